@@ -1,0 +1,277 @@
+"""
+Turn a folder of evidence into an `Incident`: every document read and parsed, with frames to look at and a verdict on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.model import Condition, Event, JobRecord, Parsed, Placement, Problem, Series, Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from workbench.sources.files import Document
+
+__all__ = ["DocumentSummary", "Incident", "from_documents", "load"]
+
+
+@dataclass(slots=True)
+class DocumentSummary:
+    """What was made of one document: for coverage, and for a person who wonders whether a file was read."""
+
+    name: str
+    kind: str
+    node: str | None
+    size: int
+    lines: int
+    complete: bool
+    events: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Incident:
+    """
+    The evidence of one failed job, parsed.
+
+    Attributes
+    ----------
+    name : str
+        The folder or file it was read from.
+    records : list of Event
+        Every event of every source, in reading order, before coalescing.
+    documents : list of DocumentSummary
+        The files that were read and what each was taken for.
+    problems : list of Problem
+        What could not be read, with the way out.
+    """
+
+    name: str
+    records: list[Event] = field(default_factory=list)
+    series: list[Series] = field(default_factory=list)
+    condition_records: list[Condition] = field(default_factory=list)
+    placement_records: list[Placement] = field(default_factory=list)
+    jobs: list[JobRecord] = field(default_factory=list)
+    documents: list[DocumentSummary] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def triage(self) -> Verdict:
+        """Return the verdict: what failed first, where, why, who is a victim, what could not be seen, what to do."""
+        from workbench.triage.verdict import judge
+
+        return judge(self)
+
+    @cached_property
+    def events(self) -> pd.DataFrame:
+        """All events as a frame (columns of `workbench.frames.EVENTS`), ordered by time, then file order."""
+        from workbench import frames
+
+        return frames.events_frame(self.records)
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """All metric samples as a long frame (columns of `workbench.frames.METRICS`)."""
+        from workbench import frames
+
+        return frames.metrics_frame(self.series)
+
+    @cached_property
+    def conditions(self) -> pd.DataFrame:
+        """Node and pod conditions, taints and states (columns of `workbench.frames.CONDITIONS`)."""
+        from workbench import frames
+
+        return frames.conditions_frame(self.condition_records)
+
+    @cached_property
+    def placement(self) -> pd.DataFrame:
+        """Which rank ran on which node and GPU, by which source (columns of `workbench.frames.PLACEMENT`)."""
+        from workbench import frames
+
+        return frames.placement_frame(self.placement_records)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        rows = "".join(
+            f"<tr><td>{escape(doc.name)}</td><td>{escape(doc.kind)}</td><td>{escape(doc.node or '')}</td><td>{doc.lines:,}</td><td>{doc.events:,}</td></tr>"
+            for doc in self.documents
+        )
+        return (
+            f"<b>Incident {escape(self.name)}</b>: {len(self.documents)} documents, {len(self.records):,} events, "
+            f"{len(self.problems)} problems<table><tr><th>document</th><th>taken for</th><th>node</th><th>lines</th><th>events</th></tr>{rows}</table>"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Incident {self.name}: {len(self.documents)} documents, {len(self.records)} events, {len(self.problems)} problems>"
+
+
+def load(*paths: str | Path, progress: Callable[..., None] | None = None, stdin: Any = None) -> Incident:
+    """
+    Read a folder, a file, or an archive with the evidence of one incident.
+
+    Parameters
+    ----------
+    paths : str or Path
+        Folders, log files or archives; ``-`` reads standard input. Several paths are one incident.
+    progress : callable, optional
+        Called by the reader as bytes are read.
+
+    Returns
+    -------
+    Incident
+        What could not be read is in its `problems`; reading never raises because of a file's content.
+
+    Raises
+    ------
+    SourceUnavailable
+        A path does not exist.
+    """
+    from workbench.errors import SourceUnavailable
+    from workbench.sources.files import read_evidence
+
+    for path in paths:
+        if str(path) != "-" and not Path(path).exists():
+            raise SourceUnavailable(f"{path}: no such file or folder", hint="give a folder of evidence, a log file, an archive, or - for standard input")
+    return from_documents(read_evidence([str(path) for path in paths], progress=progress, stdin=stdin), name=" ".join(str(path) for path in paths))
+
+
+def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -> Incident:
+    """Parse documents into an `Incident`; the live sources of a site give the same documents as a folder."""
+    incident = Incident(name=name)
+    order = 0
+    for document in documents:
+        if isinstance(document, Problem):
+            incident.problems.append(document)
+            continue
+        try:
+            parsed = parse_document(document)
+        except Exception as error:  # a parser's defect must not cost the rest of the evidence
+            incident.problems.append(
+                Problem(document.name, f"the {document.kind} parser failed: {type(error).__name__}: {error}", "please report this file's format")
+            )
+            parsed = Parsed()
+        for event in parsed.events:
+            event.order = order
+            order += 1
+            event.file = event.file or document.name
+        incident.records += parsed.events
+        incident.series += parsed.series
+        incident.condition_records += parsed.conditions
+        incident.placement_records += parsed.placements
+        incident.jobs += parsed.jobs
+        incident.problems += parsed.problems
+        incident.documents.append(
+            DocumentSummary(
+                document.name,
+                document.kind,
+                parsed.facts.get("node") or document.node,
+                document.size,
+                document.total_lines,
+                document.complete,
+                len(parsed.events),
+                parsed.facts,
+            )
+        )
+    return incident
+
+
+def parse_document(document: Document) -> Parsed:
+    """Hand one document to the parser of its kind; text that fits no kind is read as a job log, since most evidence is."""
+    kind, lines, file, node = document.kind, document.lines, document.name, document.node
+    if kind == "kernel-log":
+        from workbench.parse.kernel import parse_kernel
+
+        return parse_kernel(lines, file=file, node=node, reference=document.mtime)
+    if kind == "metrics-text":
+        from workbench.parse.prom_text import parse_exposition
+
+        return parse_exposition(document.raw or b"", file=file, node=node)
+    if kind == "metrics-json":
+        from workbench.parse.prom_json import parse_query_range
+
+        return parse_query_range(document.data, file=file)
+    if kind == "kubernetes":
+        from workbench.parse.kubernetes import Locator, parse_objects
+
+        locator = Locator((document.raw or b"").decode("utf-8", "replace")) if document.raw else None
+        return parse_objects(_objects(document.data), file=file, lines=locator)
+    if kind == "kubernetes-text":
+        from workbench.parse.kubernetes_text import parse_describe
+
+        return _with_job_lines(parse_describe(lines, file=file, node=node), lines, file, node)
+    if kind == "slurm-text":
+        from workbench.parse.slurm import parse_slurm, parse_slurm_json
+        from workbench.parse.slurm_log import parse_slurm_log
+
+        if document.data is not None:
+            return parse_slurm_json(document.data, file=file)
+        parsed = parse_slurm(lines, file=file, node=node)
+        parsed.extend(parse_slurm_log(lines, file=file, node=node))
+        return parsed
+    if kind == "smi":
+        from workbench.parse.kernel import parse_kernel
+        from workbench.parse.smi import parse_smi
+
+        parsed = parse_smi(lines, file=file, node=node)
+        if parsed.facts.get("has_kernel_lines"):
+            parsed.extend(parse_kernel(lines, file=file, node=node, reference=document.mtime))
+        return parsed
+    if kind == "flight-recorder":
+        from workbench.parse.flight_recorder import parse_dump
+
+        return parse_dump(document.raw or b"", file=file)
+    if kind == "torchelastic-error":
+        from workbench.parse.torchelastic import parse_error_file
+
+        return parse_error_file(document.data, file=file)
+    if kind == "stacks":
+        from workbench.parse.stacks import parse_stacks
+
+        return parse_stacks(lines, file=file)
+    if kind == "bmc":
+        from workbench.parse.bmc import parse_bmc
+
+        return parse_bmc(lines, document.data, file=file, node=node)
+    if kind == "fabricmanager-log":
+        from workbench.parse.fabric_manager import parse_fabric_manager
+
+        return parse_fabric_manager(lines, file=file, node=node)
+    if kind == "launch":
+        from workbench.parse.launch import parse_launch
+
+        return parse_launch(document.data if document.data is not None else lines, file=file)
+    from workbench.parse.job import parse_job
+
+    parsed = parse_job(lines, file=file, node=node)
+    if any("(most recent call first)" in line.text for line in lines):
+        # faulthandler writes its dump into the rank's own log
+        from workbench.parse.stacks import parse_stacks
+
+        stacks = parse_stacks(lines, file=file)
+        parsed.events += [event for event in stacks.events if event.signature != "stack-fatal-error"]
+    return parsed
+
+
+def _with_job_lines(parsed: Parsed, lines: Sequence[Any], file: str, node: str | None) -> Parsed:
+    """Text that came out of a platform tool may quote job output; a job-log reading of it may add what the tool's parser left."""
+    if parsed.events:
+        return parsed
+    from workbench.parse.job import parse_job
+
+    parsed.extend(parse_job(lines, file=file, node=node))
+    return parsed
+
+
+def _objects(data: Any) -> list[Any]:
+    if isinstance(data, dict):
+        items = data.get("items")
+        return list(items) if isinstance(items, list) else [data]
+    flat: list[Any] = []
+    for item in data or []:
+        flat += _objects(item) if isinstance(item, (dict, list)) else []
+    return flat
