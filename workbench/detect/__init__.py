@@ -1,0 +1,1 @@
+"""Turn frames and series into signals (step changes, gaps, outliers, stragglers) as events; pure."""
