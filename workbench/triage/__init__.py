@@ -1,0 +1,1 @@
+"""Turn signals of all sources into one verdict: placement, timeline, hypotheses, verdict."""

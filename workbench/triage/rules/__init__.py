@@ -1,0 +1,47 @@
+"""
+Turn groups and context into what single lines cannot say: dismissals, joint causes, and the fall-back when nothing anchors.
+
+A rule is a function ``(context, outcome) -> None``; it may lower, dismiss or add groups, never read a file. They run in the order of
+`RULES`; each says in its docstring what is true of the world that makes it right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from workbench.triage.context import Context
+from workbench.triage.groups import Group
+from workbench.triage.rules import fallback, gpu, job, network, platform
+from workbench.triage.rules.outcome import Outcome
+
+__all__ = ["RULES", "Outcome", "apply_rules"]
+
+RULES: tuple[Callable[[Context, Outcome], None], ...] = (
+    platform.other_workloads,
+    platform.memory_kills,
+    platform.lost_nodes,
+    platform.file_servers,
+    network.link_flaps,
+    network.odd_interface,
+    gpu.repeated_faults,
+    gpu.remap_without_harm,
+    gpu.pcie_floods,
+    gpu.whole_node,
+    gpu.driver_hang_tasks,
+    gpu.supports,
+    job.ended_on_purpose,
+    job.waiting_for_a_peer,
+    job.fingerprints,
+    job.missing_members,
+    job.hangs,
+    fallback.succeeded,
+    fallback.symptoms,
+)
+
+
+def apply_rules(context: Context, groups: list[Group]) -> Outcome:
+    """Run every rule over the groups and return what they made of them."""
+    outcome = Outcome(list(groups))
+    for rule in RULES:
+        rule(context, outcome)
+    return outcome

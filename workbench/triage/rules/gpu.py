@@ -1,0 +1,175 @@
+"""Turn GPU observations into causes: repetition on one GPU, remaps that harm nobody, PCIe floods, faults of a whole node."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from workbench.model import Event
+from workbench.triage.context import Context, slot
+from workbench.triage.groups import Group
+from workbench.triage.rules.outcome import Outcome
+
+__all__ = ["driver_hang_tasks", "pcie_floods", "remap_without_harm", "repeated_faults", "supports", "whole_node"]
+
+_FLOOD = 20  # corrected errors in the job's window that are more than weather (single ones occur on healthy machines)
+
+
+def _gpu_key(event: Event) -> tuple[str | None, str | None]:
+    return event.node, slot(event.gpu.pci) if event.gpu and event.gpu.pci else None
+
+
+def repeated_faults(context: Context, outcome: Outcome) -> None:
+    """
+    Xid 13 and 31 are the program's fault, unless the same GPU repeats them across jobs.
+
+    NVIDIA's own test is repetition on the same GPU (or GPC/TPC/SM) by different processes while others stay clean; several
+    GPUs faulting within seconds share the code, not a defect.
+    """
+    faults: dict[tuple[str | None, str | None], list[Event]] = defaultdict(list)
+    for event in context.events:
+        if event.signature in ("xid-13", "xid-31"):
+            faults[_gpu_key(event)].append(event)
+    now = [group for group in outcome.alive("xid-13", "xid-31") if group.factor >= 0.3]
+    gpus_now = {_gpu_key(group.events[0]) for group in now}
+    for group in now:
+        key = _gpu_key(group.events[0])
+        programs = {(event.data.get("name"), event.pid) for event in faults[key]}
+        days = {int((event.time or 0) // 3600) for event in faults[key]}
+        others = sum(1 for other, events in faults.items() if other != key and other[0] == key[0] and len(events) > 1)
+        names = {name for name, _ in programs if name}
+        if len(gpus_now) == 1 and len(names) >= 2 and not context.has_job:
+            # several programs on one GPU and no job to ask: code, driver and card are all still possible
+            group.cls = "unknown"
+            group.notes.append(f"{', '.join(sorted(map(str, names)))} all fault on this GPU, and no job's log tells whose fault it is")
+        if len(gpus_now) == 1 and len(programs) >= 3 and len(days) >= 3 and not others:
+
+            for event in group.events:
+                event.data["at_fault"] = "gpu"
+            outcome.add(
+                context, group.signature, "hardware/gpu-other", 0.85, group.events, node=group.node, gpu=group.gpu, rank=group.rank,
+                note=f"{len(programs)} programs faulted on this GPU alone at {len(days)} times",
+            )  # fmt: skip
+            group.dismiss("the same GPU repeats it across programs and no other does: the GPU, not the code")
+        else:
+            for event in group.events:
+                event.data["at_fault"] = "job" if len(gpus_now) > 1 else "rank"
+
+
+def remap_without_harm(context: Context, outcome: Outcome) -> None:
+    """
+    A recorded row remap (63) or a corrected-error rate (92) kills no job; it matters beside an uncorrectable error on that GPU.
+
+    NVIDIA's catalog ignores both; the reset that activates the spare row can wait for the job's end.
+    """
+    hard = {_gpu_key(group.events[0]) for group in outcome.alive("xid-48", "xid-94", "xid-95", "xid-64", "xid-140", "cuda-ecc", "metric-ecc-dbe")}
+    for event in list(context.events):
+        key = _gpu_key(event)
+        if event.signature in ("xid-92", "metric-ecc-sbe-rate", "metric-row-remap-increase", "metric-row-remap-pending") and key in hard and key[1]:
+            outcome.add(context, event.signature, "hardware/gpu-memory", 0.45, [event], node=event.node, gpu=event.gpu, rank=event.rank)
+    for group in outcome.alive("xid-63"):
+        key = _gpu_key(group.events[0])
+        if key in hard and key[1]:
+            group.weight = max(group.weight, 0.5)
+
+
+def pcie_floods(context: Context, outcome: Outcome) -> None:
+    """
+    Corrected PCIe errors are weather one by one; many on one port while the job slows down or its GPU vanishes are a bad link.
+    """
+    floods: dict[tuple[str | None, str], list[Event]] = defaultdict(list)
+    for event in context.events:
+        if event.signature == "aer-corrected" and context.in_job(event.node) is not False:
+            if context.start is None or event.time is None or event.time >= context.start - context.windows.before_start:
+                floods[event.node, str(event.data.get("port") or event.data.get("device") or (event.gpu and event.gpu.pci) or "")].append(event)
+    for (node, port), events in floods.items():
+        count = sum(event.count for event in events)
+        gpu = next((event.gpu for event in events if event.gpu is not None), None)
+        mates = [group for group in outcome.alive("metric-pcie", "pcie-width", "smi-link", "lspci-link") if group.node == node]
+        handles = [other for other in context.events if other.signature.startswith("smi-handle") and other.node == node]
+        if handles and gpu is None:
+            gpu = handles[0].gpu
+        if gpu is None and mates:
+            gpu = next((group.gpu for group in mates if group.gpu is not None), None)
+        if count >= _FLOOD or (count >= 3 and (mates or handles)):
+            outcome.add(
+                context, "aer-corrected", "hardware/pcie", 0.65 if mates or handles or gpu else 0.5, events, node=node, gpu=gpu, rank=context.rank_on(node, gpu),
+                note=f"{count} corrected errors on {port or 'one port'}",
+            )  # fmt: skip
+
+
+def whole_node(context: Context, outcome: Outcome) -> None:
+    """
+    The same NVLink fault on most GPUs of a node within a second is the switch side, not a card; one that is first is the card.
+
+    A fatal NVSwitch error before or with the GPUs' own lines says the same.
+    """
+    by_node: dict[str | None, list[Group]] = defaultdict(list)
+    for group in outcome.alive("xid-74", "xid-149", "xid-144", "xid-145", "xid-146", "xid-147", "xid-148", "xid-150"):
+        if group.cls == "hardware/nvlink" and group.factor >= 0.3:
+            by_node[group.node].append(group)
+    for node, groups in by_node.items():
+        gpus = {_gpu_key(group.events[0])[1] for group in groups if _gpu_key(group.events[0])[1]}
+        if len(gpus) < 2:
+            continue
+        strongest = max(group.score for group in groups)
+        strong = [group for group in groups if group.score >= 0.8 * strongest]
+        strong_gpus = {_gpu_key(group.events[0])[1] for group in strong}
+        times = sorted(group.first for group in strong if group.first is not None)
+        switch = [group for group in outcome.alive("sxid-") if group.node == node and group.factor >= 0.3]
+        grown = {
+            _gpu_key(group.events[0])[1]
+            for group in outcome.alive("metric-nvlink")
+            if group.node == node and group.factor >= 0.3
+        }
+        if len(grown & gpus) == 1:
+            chosen = next(iter(grown & gpus))
+            for group in groups:
+                if _gpu_key(group.events[0])[1] != chosen:
+                    group.lower(0.6, "the link errors had grown on another GPU of the node before")
+            continue
+        if switch and times and min(g.first or times[0] for g in switch) <= times[0] + context.windows.same_instant:
+            for group in groups:
+                group.gpu = None
+                group.rank = None
+            for group in switch:
+                group.gpu = None
+            continue
+        if len(strong_gpus) >= 3 and times and times[-1] - times[0] <= 2.0:
+            for group in groups:
+                group.gpu = None
+                group.rank = None
+
+
+def driver_hang_tasks(context: Context, outcome: Outcome) -> None:
+    """A task in uninterruptible sleep inside the NVIDIA modules waits for a driver that does not answer."""
+    for event in context.events:
+        if event.signature == "hung-task" and event.data.get("nvidia_stack"):
+            event.data["promoted"] = True
+            outcome.add(context, "hung-task", "driver/hang", 0.6, [event], node=event.node, rank=event.rank)
+
+
+def supports(context: Context, outcome: Outcome) -> None:
+    """
+    A CUDA error that names no cause (launch failure, unknown error) takes the cause of the GPU fault that its rank sat on.
+    """
+    for group in outcome.alive("k8s-gpu-allocatable-low", "k8s-device-unhealthy", "smi-gpu-missing", "metric-gpu-count-low"):
+        known = [
+            g for g in outcome.alive()
+            if g.cls.startswith(("hardware/gpu-memory", "hardware/gpu-lost", "hardware/nvlink")) and g.node == group.node and g.score >= 0.3
+        ]  # fmt: skip
+        if known:  # a device that the platform took away has the fault that its own evidence shows
+            best = max(known, key=lambda g: g.score)
+            group.cls, group.gpu = best.cls, best.gpu
+    hardware = [g for g in outcome.alive() if g.cls.startswith(("hardware/", "driver/")) and g.source in ("kernel", "metrics", "smi", "bmc") and g.score >= 0.4]
+    for group in outcome.alive("cuda-", "nccl-", "cublas-", "cudnn-"):
+        if group.cls not in ("unknown", "hardware/gpu-other", "user/config", "driver/missing", "driver/other", "user/illegal-memory-access") or group.node is None:
+            continue
+        mates = [
+            g for g in hardware
+            if g.node == group.node and (g.gpu is None or group.rank is None or g.rank is None or g.rank == group.rank)
+            and (g.first is None or group.first is None or g.first <= group.first + context.windows.xid_after)
+        ]  # fmt: skip
+        if mates and group.cls != "user/illegal-memory-access":
+            best = max(mates, key=lambda g: g.score)
+            group.cls = best.cls
+            group.gpu = best.gpu

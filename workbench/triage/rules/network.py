@@ -1,0 +1,76 @@
+"""Turn port events of many nodes into causes: flaps that transports ride out, one bad port, a switch that takes several."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from workbench.model import Event
+from workbench.triage.context import Context, life_of
+from workbench.triage.groups import Group
+from workbench.triage.rules.outcome import Outcome
+
+__all__ = ["link_flaps", "odd_interface"]
+
+_LINK = ("nic-link-down", "nic-cable-unplugged", "metric-port-down", "nccl-ib-async")
+
+
+def _down_seconds(group: Group) -> float | None:
+    values = [event.data["down_seconds"] for event in group.events if isinstance(event.data.get("down_seconds"), (int, float))]
+    return max(values) if values else None
+
+
+def link_flaps(context: Context, outcome: Outcome) -> None:
+    """
+    A port that is back within seconds is ridden out by the transport's retries (about 7 s with NCCL's defaults); a port that stays
+    down longer ends the job; the same rail of three or more nodes at once is the switch.
+    """
+    groups = [group for group in outcome.alive(*_LINK) if group.source == "kernel"]
+    for group in groups:
+        down = _down_seconds(group)
+        if down is not None and down < context.windows.flap:
+            group.lower(0.2, f"the port was back after {down:.1f} s, within the transport's retries")
+    serious = [group for group in groups if group.score >= 0.3]
+    if not serious:
+        return
+    life = life_of(context, serious[0].first)
+    near = [g for g in serious if g.first is not None and (life is None or life.fail is None or g.last is None or g.last >= min(life.fail, life.stop or life.fail) - 120.0)]
+    by_time: dict[str, list[float]] = defaultdict(list)
+    for group in near:
+        if group.node is not None and group.first is not None:
+            for event in group.events:
+                if event.time is not None:
+                    by_time[group.node].append(event.time)
+    if len(by_time) >= 3 or (len(by_time) == 2 and len(context.job_nodes) == 2):
+        firsts = sorted(min(times) for times in by_time.values())
+        if firsts[len(firsts) // 2] - firsts[0] <= context.windows.simultaneous and firsts[-1] - firsts[0] <= 60.0:
+            events = sorted((event for group in near for event in group.events), key=lambda e: (e.time or 0.0, e.order))
+            for group in near:
+                group.dismiss("several nodes lost the same kind of port at once: the switch, not this port")
+            for group in outcome.groups:
+                if group.cls == "hardware/network-link" and not group.dismissed and group.source in ("metrics", "job", "launcher"):
+                    group.cls = "platform/network"
+                    group.node = None
+            outcome.add(context, near[0].signature, "platform/network", 0.9, events, note=f"{len(by_time)} nodes lost a port within seconds of one another")
+
+
+def odd_interface(context: Context, outcome: Outcome) -> None:
+    """
+    A node whose ranks bootstrap over another interface than all other nodes cannot be reached: its interface list does not fit.
+    """
+    by_node: dict[str, Counter[str]] = defaultdict(Counter)
+    lines: dict[str, list[Event]] = defaultdict(list)
+    for event in context.events:
+        if event.signature == "nccl-bootstrap-interface" and event.node:
+            name = str(event.data.get("iface") or event.data.get("interface") or "")
+            if name:
+                by_node[event.node][name] += event.count
+                lines[event.node].append(event)
+    if len(by_node) < 3:
+        return
+    usual = Counter(counts.most_common(1)[0][0] for counts in by_node.values()).most_common(1)[0]
+    odd = [node for node, counts in by_node.items() if counts.most_common(1)[0][0] != usual[0]]
+    if len(odd) == 1 and usual[1] >= 2:
+        outcome.add(
+            context, "nccl-bootstrap-interface", "platform/config", 0.8, lines[odd[0]], node=odd[0],
+            note=f"{odd[0]} took {by_node[odd[0]].most_common(1)[0][0]}, all others {usual[0]}",
+        )  # fmt: skip

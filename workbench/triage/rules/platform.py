@@ -1,0 +1,147 @@
+"""Turn the platform's state into causes: whose pod or process it was, which node fell silent, which file server was gone."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+from workbench.model import Event
+from workbench.triage.context import Context, life_of
+from workbench.triage.rules.outcome import Outcome
+
+__all__ = ["file_servers", "lost_nodes", "memory_kills", "other_workloads"]
+
+_EXIT_9 = ("elastic-exit", "exit-sigkill", "torchelastic-failure", "torchelastic-root-cause", "slurm-task-killed", "k8s-oom-killed", "elastic-failure")
+
+
+def other_workloads(context: Context, outcome: Outcome) -> None:
+    """What happened to another job's pod is not this job's cause."""
+    for group in outcome.alive("k8s-"):
+        pods = {str(event.data["pod"]) for event in group.events if event.data.get("pod")}
+        if pods and context.job_pods and not (pods & context.job_pods) and (pods & context.other_pods or group.signature.startswith("k8s-evict")):
+            group.dismiss(f"pod {sorted(pods)[0]} is not one of the job's")
+
+
+def memory_kills(context: Context, outcome: Outcome) -> None:
+    """
+    An out-of-memory kill counts when its victim was the job's process: by process id, by pod, or by a rank of that node that died of
+    signal 9 in the same moment; otherwise it is another workload's.
+    """
+    killed_ranks = [
+        event for event in context.events
+        if (event.signature in _EXIT_9 and (event.code in (-9, 137, 9) or event.signature in ("exit-sigkill", "slurm-task-killed", "k8s-oom-killed")))
+    ]  # fmt: skip
+    job_known = bool(context.rank_node or context.job_pods or context.rank_last)
+    for group in outcome.alive("oom-kill"):
+        if not job_known:
+            continue
+        mine: list[str] = []
+        for event in group.events:
+            pid = event.data.get("killed_pid") or event.pid
+            name = str(event.data.get("killed_name") or event.data.get("killed") or event.data.get("name") or "")
+            where = f"{event.data.get('cgroup') or ''} {event.data.get('pod') or ''} {event.data.get('pod_uid') or ''}"
+            if pid is not None and any(key[1] == pid for key in context.pid_rank):
+                mine.append(f"pid {pid} is a rank's")
+                event.rank = next(rank for key, rank in context.pid_rank.items() if key[1] == pid)
+                group.rank = event.rank
+            elif pid is not None and any(other.pid == pid for other in killed_ranks):
+                mine.append(f"pid {pid} is one that the launcher reports killed")
+                group.rank = next((other.rank for other in killed_ranks if other.pid == pid), group.rank)
+            elif any(pod in where for pod in context.job_pods if pod):
+                mine.append("its pod is the job's")
+            elif any(
+                (other.node in (None, group.node)) and (other.time is None or event.time is None or abs(other.time - event.time) < 60.0) for other in killed_ranks
+            ) and re.match(r"python|pt_|ray|train|torch|java|vllm", name or "python"):
+                mine.append("a process of the job died of signal 9 on that node in the same minute")
+                same = {other.rank for other in killed_ranks if other.rank is not None and other.node == group.node}
+                if group.rank is None and len(same) == 1:
+                    group.rank = next(iter(same))
+        if mine:
+            group.notes.append(mine[0])
+            group.weight = max(group.weight, 0.93)
+        else:
+            group.dismiss("the process it killed is none of the job's")
+
+
+def lost_nodes(context: Context, outcome: Outcome) -> None:
+    """
+    A node whose logs and metrics stop in one moment while its peers go on to complain was lost, whatever killed it.
+    """
+    gone = {group.node: group for group in outcome.alive("metric-node-gone") if group.factor >= 0.3}
+    unready = {group.node: group for group in outcome.alive("k8s-node-not-ready", "k8s-node-lost", "slurm-node-down", "slurm-node-not-responding", "slurm-node-fail") if group.factor >= 0.3 and group.node}
+    silent = _silent_nodes(context)
+    for node in set(gone) | set(unready) | set(silent):
+        if context.in_job(node) is False or node is None:
+            continue
+        signs = [name for name, has in (("metrics stop", node in gone), ("the platform lost it", node in unready), ("its logs stop", node in silent)) if has]
+        if len(signs) == 1 and node in silent and len(context.ranks_of(node)) >= 2 and len(_lost_peers(context)) >= 2:
+            outcome.add(
+                context, "node-silent", "platform/node-lost", 0.6, _lost_peers(context)[:6], node=node,
+                note="all its ranks fell silent at once, without a last word, and the others lost their connections",
+            )  # fmt: skip
+            continue
+        if len(signs) < 2:
+            if signs == ["the platform lost it"] and silent is not None and context.rank_node and node not in silent and _complained(context, node):
+                unready[node].lower(0.5, "its ranks still wrote their errors, so the node lived")
+            continue
+        for group in (unready.get(node), gone.get(node)):
+            if group is not None:
+                group.weight = max(group.weight, 0.9)
+                group.factor = max(group.factor, 0.95)
+                group.notes.append(" and ".join(signs))
+        if node not in unready and node not in gone:
+            outcome.add(context, "node-silent", "platform/node-lost", 0.6, silent[node], node=node, note=" and ".join(signs))
+
+
+def _lost_peers(context: Context) -> list[Event]:
+    lost = [event for event in context.events if event.signature in ("gloo-closed-by-peer", "nccl-closed-by-peer", "py-connection-reset", "nccl-remote-error")]
+    for event in lost:
+        event.data["promoted"] = True
+    return lost
+
+
+def _complained(context: Context, node: str) -> bool:
+    return any(event.node == node and event.source in ("job", "launcher") and context.role(event) in ("cause", "symptom") for event in context.events)
+
+
+def _silent_nodes(context: Context) -> dict[str, list[Event]]:
+    """Nodes of the job of which no rank or launcher wrote an error although every other node did."""
+    speaking: dict[str, list[Event]] = defaultdict(list)
+    for event in context.events:
+        if event.source in ("job", "launcher", "torchelastic") and event.node and context.role(event) in ("cause", "symptom") and context.weight(event) > 0:
+            speaking[event.node].append(event)
+    logged = {context.rank_node[rank] for rank in context.rank_last if rank in context.rank_node}
+    silent = [node for node in logged if node not in speaking]
+    if not silent or len(silent) > max(1, len(logged) // 8) or len(logged) < 2:
+        return {}
+    return {node: [] for node in silent}
+
+
+def file_servers(context: Context, outcome: Outcome) -> None:
+    """
+    A file server that several nodes lose in the same minutes is the storage's fault; one node that waits a few seconds for its home
+    directories is not news.
+    """
+    back: dict[tuple[str | None, str], list[float]] = defaultdict(list)
+    for event in context.events:
+        if event.signature in ("nfs-ok", "lustre-restored") and event.time is not None:
+            back[event.node, str(event.data.get("server") or "")].append(event.time)
+    groups = [group for group in outcome.alive("nfs-not-responding", "lustre-", "lnet-") if group.factor >= 0.1]
+    nodes = {group.node for group in groups if group.node}
+    for group in groups:
+        short = True
+        for event in group.events:
+            server = str(event.data.get("server") or "")
+            later = [time for time in back.get((event.node, server), []) if event.time is not None and time >= event.time]
+            if event.time is None or not later or min(later) - event.time > 30.0:
+                life = life_of(context, event.time)
+                if not later and life is not None and event.time is not None and life.stop is not None and life.stop > event.time + context.windows.survived:
+                    continue
+                short = False
+        if short and group.events[0].time is not None:
+            group.lower(0.2, "the server answered again within seconds")
+        elif len(nodes) >= 2:
+            group.weight = max(group.weight, 0.85)
+            group.notes.append(f"{len(nodes)} nodes lost the server")
+            group.node = None
+            group.rank = None

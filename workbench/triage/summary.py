@@ -1,0 +1,54 @@
+"""Turn a verdict into one sentence that a tired person understands, and into the next steps."""
+
+from __future__ import annotations
+
+from workbench.model import CLASSES, Verdict
+from workbench.triage.context import Context
+from workbench.triage.hypotheses import class_row
+
+__all__ = ["next_steps", "summarise"]
+
+
+def _where(verdict: Verdict) -> str:
+    parts = []
+    if verdict.gpu is not None:
+        name = verdict.gpu.pci or verdict.gpu.uuid or (f"index {verdict.gpu.index}" if verdict.gpu.index is not None else "")
+        if name:
+            parts.append(f"GPU {name}")
+    if verdict.node:
+        parts.append(f"{'of' if parts else 'node'} {verdict.node}")
+    if verdict.rank is not None:
+        parts.append(f"(rank {verdict.rank})" if parts else f"rank {verdict.rank}")
+    return " ".join(parts)
+
+
+def summarise(context: Context, verdict: Verdict) -> str:
+    """Return the verdict in one sentence."""
+    where = _where(verdict)
+    if verdict.cls == "none":
+        slow = f"; {len(verdict.degraded)} part(s) of it are slow" if verdict.degraded else ""
+        return f"Nothing failed: the job succeeded, or it was still running when the evidence ends{slow}."
+    if verdict.cls == "unknown":
+        return "The job failed and the evidence does not decide why" + (f"; it began at {where}" if where else "") + "."
+    cause = next((event for event in verdict.evidence if event.role == "cause"), None)
+    meaning = context.row(cause).meaning if cause is not None else ""
+    what = (meaning or CLASSES.get(verdict.cls, verdict.cls)).rstrip(".")
+    victims = f"; {len(verdict.victims)} other ranks only lost it" if verdict.victims and verdict.at_fault in ("gpu", "node", "rank") else ""
+    return f"{what[:1].upper()}{what[1:]}" + (f": {where}" if where else "") + f" ({verdict.cls}){victims}."
+
+
+def next_steps(context: Context, verdict: Verdict) -> list[str]:
+    """Return what to do next: the advice of the class, the command that would settle doubts, and what to collect."""
+    row = class_row(verdict.cls)
+    steps = [row["advice"]] if row.get("advice") else []
+    if verdict.cls != "none" and row.get("settle"):
+        steps.append(f"To settle it: {row['settle']}")
+    if verdict.cls == "unknown" or verdict.confidence < 0.7:
+        missing = [entry.source for entry in verdict.coverage if entry.status in ("missing", "failed")]
+        if missing:
+            steps.append(f"Collect what is missing: {', '.join(dict.fromkeys(missing))}.")
+        for rival in verdict.hypotheses[:2]:
+            settle = class_row(rival.cls).get("settle")
+            if settle and rival.score > 0.2:
+                steps.append(f"{rival.cls} would show in: {settle}")
+    return steps

@@ -1,0 +1,123 @@
+"""
+Turn an incident into a verdict: context, groups, rules, hypotheses, then the best of them with victims, coverage and advice.
+"""
+
+from __future__ import annotations
+
+from workbench.incident import Incident
+from workbench.model import Event, Hypothesis, Verdict
+from workbench.triage.confidence import calibrate
+from workbench.triage.context import Context, build_context
+from workbench.triage.coverage import assess_coverage
+from workbench.triage.groups import build_groups
+from workbench.triage.hypotheses import anchor, class_row, form_hypotheses, rank_hypotheses
+from workbench.triage.rules import apply_rules
+from workbench.triage.summary import next_steps, summarise
+from workbench.triage.victims import find_victims
+from workbench.triage.windows import Windows
+
+__all__ = ["judge"]
+
+
+def judge(incident: Incident, windows: Windows | None = None) -> Verdict:
+    """
+    Return the verdict on an incident.
+
+    Parameters
+    ----------
+    incident : Incident
+        Parsed evidence.
+    windows : Windows, optional
+        Time windows in seconds; default the documented ones.
+
+    Returns
+    -------
+    Verdict
+        `unknown` when the evidence does not decide, `none` when nothing failed; never raises for want of evidence.
+    """
+    context = build_context(incident, windows)
+    groups = build_groups(context, context.events)
+    outcome = apply_rules(context, groups)
+    ordered = rank_hypotheses(context, [*form_hypotheses(context, outcome.groups), *outcome.hypotheses])
+    best = outcome.override or anchor(ordered) or outcome.fallback or Hypothesis("unknown", 0.3, rule="nothing decides")
+    return _verdict(context, best, [h for h in ordered if h is not best])
+
+
+def _verdict(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> Verdict:
+    row = class_row(best.cls)
+    evidence = _roles(context, best)
+    verdict = Verdict(
+        cls=best.cls,
+        confidence=calibrate(best, rivals),
+        summary="",
+        node=best.node,
+        gpu=best.gpu,
+        rank=best.rank,
+        at_fault=None if best.cls in ("unknown", "none") else best.at_fault,
+        time=best.time,
+        attempt=best.attempt,
+        evidence=evidence,
+        counter_evidence=best.against[:10],
+        hypotheses=[h for h in rivals if h.score > 0.0 or h.why_not][:8],
+        retry=best.retry or row.get("retry"),
+        remediation=best.remediation or row.get("remediation"),
+        clock_skew=dict(context.skew),
+        decided_by=_decided_by(context, best),
+    )
+    for rival in verdict.hypotheses:
+        rival.why_not = rival.why_not or _why_not(best, rival)
+    verdict.victims = find_victims(context, best)
+    verdict.coverage = assess_coverage(context, best)
+    verdict.degraded = context.incident.__dict__.get("_degraded", [])
+    verdict.ties = _ties(context, best, rivals)
+    verdict.next_steps = next_steps(context, verdict)
+    verdict.summary = summarise(context, verdict)
+    return verdict
+
+
+def _roles(context: Context, best: Hypothesis) -> list[Event]:
+    events = []
+    for event in best.evidence:
+        if best.cls in ("unknown", "none"):
+            event.role = context.role(event) if context.role(event) != "cause" else "context"
+        elif context.role(event) == "symptom" and not event.data.get("promoted"):
+            event.role = "symptom"
+        else:
+            event.role = "cause" if event.data.get("carries") or not any(e.data.get("carries") for e in best.evidence) else "context"
+        event.cls = context.cls(event)
+        events.append(event)
+    symptoms = [event for event in context.events if context.role(event) == "symptom" and event not in events]
+    symptoms.sort(key=lambda e: (e.time is None, e.time or 0.0, e.order))
+    for event in symptoms[:5]:
+        event.role = "symptom"
+        events.append(event)
+    return events
+
+
+def _decided_by(context: Context, best: Hypothesis) -> list[str]:
+    names = []
+    for event in best.evidence[:5]:
+        origin = context.row(event).origin
+        name = f"catalog/{origin.split(':')[0]}:{event.signature}" if origin and not origin.startswith("(") else event.signature
+        if name not in names:
+            names.append(name)
+    if best.rule and best.rule not in {event.signature for event in best.evidence}:
+        names.append(f"rule:{best.rule}")
+    return names
+
+
+def _why_not(best: Hypothesis, rival: Hypothesis) -> str:
+    if rival.time is not None and best.time is not None and rival.time > best.time + 1.0:
+        return f"{rival.time - best.time:.0f} s later than the first evidence of {best.cls}" + ("; " + "; ".join(rival.why[:1]) if rival.why else "")
+    if rival.why:
+        return "; ".join(dict.fromkeys(rival.why[:2]))
+    return "weaker evidence"
+
+
+def _ties(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> list[str]:
+    """Say where order was decided by less than the clocks can tell."""
+    said = []
+    for rival in rivals:
+        if rival.time is not None and best.time is not None and rival.score > 0.3 and abs(rival.time - best.time) <= context.windows.same_instant:
+            said.append(f"{rival.cls} at {rival.node or rival.rank} is within {context.windows.same_instant:g} s of the verdict's first evidence: their order is not certain")
+    return said[:5]
