@@ -1,0 +1,118 @@
+"""Stack dumps and process lists: what each process waited in, and the line that shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workbench.model import Event, Line
+from workbench.parse.process_list import storage_wait
+from workbench.parse.stacks import parse_stacks
+
+_DATA = Path(__file__).parents[1] / "data" / "stacks"
+
+
+def _read(name: str, file: str | None = None) -> list[Event]:
+    text = (_DATA / name).read_text()
+    return parse_stacks([Line(n, t) for n, t in enumerate(text.split("\n"), 1)], file=file or name).events
+
+
+def _pyspy(*frames: str, state: str = "idle", file: str = "rank-0.txt") -> list[Event]:
+    head = ["Process 10: python train.py", "Python v3.11.7 (/usr/bin/python3.11)", "", f'Thread 10 ({state}): "MainThread"']
+    return parse_stacks([Line(n, t) for n, t in enumerate([*head, *(f"    {f}" for f in frames)], 1)], file=file).events
+
+
+def test_py_spy_lock_with_a_second_thread() -> None:
+    (event,) = _read("pyspy_rank_lock.txt", "stacks/rank-10.txt")
+    assert (event.signature, event.rank, event.local_rank, event.pid) == ("stack-lock-wait", 10, 2, 4711)
+    assert event.text == "    next_shard (/workspace/stream.py:58)"
+    assert event.line == 7
+    assert event.data["other_threads"] == ["reader: fill (/workspace/stream.py:77)"]
+
+
+def test_faulthandler_of_two_ranks_woven_together() -> None:
+    zero, one = sorted(_read("faulthandler_ranks.txt"), key=lambda e: e.rank or 0)
+    assert (zero.signature, zero.rank, zero.data["frame"]) == (
+        "stack-in-collective", 0, '[rank0]:   File "/workspace/pretrain.py", line 177 in step',
+    )  # fmt: skip
+    assert (one.signature, one.rank, one.line) == ("stack-user-wait", 1, 7)
+
+
+def test_faulthandler_crash_is_about_the_current_thread() -> None:
+    (event,) = _read("faulthandler_crash.txt", "rank-2.txt")
+    assert (event.signature, event.data["fatal"]) == ("stack-fatal-error", "Segmentation fault")
+    assert event.text == '  File "/workspace/decode.py", line 44 in decode_frame'
+
+
+def test_gdb_waits_for_the_gpu() -> None:
+    (event,) = _read("gdb_nccl.txt", "rank-1.txt")
+    assert (event.signature, event.data["via"]) == ("stack-cuda-sync", "cuStreamSynchronize")
+
+
+def test_kernel_stack_waits_for_storage() -> None:
+    (event,) = _read("proc_stack_lustre.txt", "rank-3.txt")
+    assert (event.signature, event.line) == ("stack-storage-wait", 1)
+
+
+@pytest.mark.parametrize(
+    ("frames", "signature"),
+    [
+        (("_engine_run_backward (torch/autograd/graph.py:979)", "train (train.py:9)"), "stack-in-collective"),
+        (("barrier (torch/distributed/distributed_c10d.py:4159)", "save (ckpt.py:9)"), "stack-in-collective"),
+        (("ncclAllReduce (libnccl.so.2)", "f (train.py:9)"), "stack-in-collective"),
+        (("synchronize (torch/cuda/__init__.py:792)", "train (train.py:9)"), "stack-cuda-sync"),
+        (
+            ("select (selectors.py:415)", "_try_get_data (torch/utils/data/dataloader.py:1291)", "train (train.py:9)"),
+            "stack-dataloader-wait",
+        ),
+        (
+            ("_save (torch/serialization.py:900)", "save (torch/serialization.py:628)", "save_checkpoint (t.py:9)"),
+            "stack-storage-wait",
+        ),
+        (("_write_checkpoint (ckpt.py:29)", "train (train.py:9)"), "stack-storage-wait"),
+        (("join (threading.py:1096)", "close (logger.py:9)"), "stack-lock-wait"),
+        (("step (train.py:9)", "<module> (train.py:20)"), "stack-user-wait"),
+    ],
+)
+def test_what_decides(frames: tuple[str, ...], signature: str) -> None:
+    (event,) = _pyspy(*frames)
+    assert event.signature == signature
+
+
+def test_a_rank_that_computes_is_not_waiting() -> None:
+    (event,) = _pyspy("tokenize (data.py:9)", "<module> (train.py:20)", state="active+gil")
+    assert event.signature == "stack-user-code"
+
+
+def test_loader_processes() -> None:
+    idle = (
+        "poll (multiprocessing/connection.py:257)",
+        "get (multiprocessing/queues.py:113)",
+        "_worker_loop (torch/utils/data/_utils/worker.py:334)",
+    )
+    assert not _pyspy(*idle, "train (train.py:9)", file="rank-1-worker0.txt")
+    (event,) = _pyspy("read (data.py:5)", "_worker_loop (torch/utils/data/_utils/worker.py:374)", file="rank-1-worker3.txt")
+    assert (event.rank, event.data["worker"], event.signature) == (1, 3, "stack-user-wait")
+
+
+def test_process_list() -> None:
+    by_pid = {e.pid: e for e in _read("ps-gpu-node-7.txt")}
+    assert {pid: e.signature for pid, e in by_pid.items()} == {5133: "stack-storage-wait", 5135: "ps-stopped", 5136: "ps-dstate"}
+    assert by_pid[5135].node == "gpu-node-7"
+    assert by_pid[5135].local_rank == 2
+    assert by_pid[5135].text.startswith("train       5135")
+    assert by_pid[5136].cls == "driver/hang"
+
+
+def test_wait_channels() -> None:
+    lines = [Line(1, "/proc/71/wchan:request_wait_answer"), Line(2, "/proc/72/wchan:futex_wait_queue")]
+    (event,) = parse_stacks(lines, file="wchan.txt").events
+    assert (event.signature, event.pid) == ("stack-storage-wait", 71)
+    assert not storage_wait("futex_wait_queue")
+    assert not storage_wait("do_signal_stop")
+
+
+def test_nothing_to_read() -> None:
+    for text in ("", "hello", "Process 3: x", 'Thread 3 (idle): "MainThread"'):
+        assert not parse_stacks([Line(1, text)], file="x").events
