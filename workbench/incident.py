@@ -4,61 +4,24 @@ Turn a folder of evidence into an `Incident`: every document read and parsed, wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.model import Condition, Event, JobRecord, Parsed, Placement, Problem, Series, Verdict
+from workbench.model import DocumentSummary, Evidence, Parsed, Problem, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from workbench.sources.files import Document
 
-__all__ = ["DocumentSummary", "Incident", "from_documents", "load"]
+__all__ = ["Incident", "from_documents", "load", "parse_document"]
 
 
-@dataclass(slots=True)
-class DocumentSummary:
-    """What was made of one document: for coverage, and for a person who wonders whether a file was read."""
-
-    name: str
-    kind: str
-    node: str | None
-    size: int
-    lines: int
-    complete: bool
-    events: int = 0
-    facts: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Incident:
-    """
-    The evidence of one failed job, parsed.
-
-    Attributes
-    ----------
-    name : str
-        The folder or file it was read from.
-    records : list of Event
-        Every event of every source, in reading order, before coalescing.
-    documents : list of DocumentSummary
-        The files that were read and what each was taken for.
-    problems : list of Problem
-        What could not be read, with the way out.
-    """
-
-    name: str
-    records: list[Event] = field(default_factory=list)
-    series: list[Series] = field(default_factory=list)
-    condition_records: list[Condition] = field(default_factory=list)
-    placement_records: list[Placement] = field(default_factory=list)
-    jobs: list[JobRecord] = field(default_factory=list)
-    documents: list[DocumentSummary] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
+class Incident(Evidence):
+    """The evidence of one failed job, with frames to look at and a verdict on demand; see `workbench.model.Evidence`."""
 
     def triage(self) -> Verdict:
         """Return the verdict: what failed first, where, why, who is a victim, what could not be seen, what to do."""
@@ -107,7 +70,9 @@ class Incident:
         )
 
     def __repr__(self) -> str:
-        return f"<Incident {self.name}: {len(self.documents)} documents, {len(self.records)} events, {len(self.problems)} problems>"
+        return (
+            f"<Incident {self.name}: {len(self.documents)} documents, {len(self.records)} events, {len(self.problems)} problems>"
+        )
 
 
 def load(*paths: str | Path, progress: Callable[..., None] | None = None, stdin: Any = None) -> Incident:
@@ -136,8 +101,13 @@ def load(*paths: str | Path, progress: Callable[..., None] | None = None, stdin:
 
     for path in paths:
         if str(path) != "-" and not Path(path).exists():
-            raise SourceUnavailable(f"{path}: no such file or folder", hint="give a folder of evidence, a log file, an archive, or - for standard input")
-    return from_documents(read_evidence([str(path) for path in paths], progress=progress, stdin=stdin), name=" ".join(str(path) for path in paths))
+            raise SourceUnavailable(
+                f"{path}: no such file or folder",
+                hint="give a folder of evidence, a log file, an archive, or - for standard input",
+            )
+    return from_documents(
+        read_evidence([str(path) for path in paths], progress=progress, stdin=stdin), name=" ".join(str(path) for path in paths)
+    )
 
 
 def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -> Incident:
@@ -152,7 +122,11 @@ def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -
             parsed = parse_document(document)
         except Exception as error:  # a parser's defect must not cost the rest of the evidence
             incident.problems.append(
-                Problem(document.name, f"the {document.kind} parser failed: {type(error).__name__}: {error}", "please report this file's format")
+                Problem(
+                    document.name,
+                    f"the {document.kind} parser failed: {type(error).__name__}: {error}",
+                    "please report this file's format",
+                )
             )
             parsed = Parsed()
         for event in parsed.events:
@@ -229,7 +203,7 @@ def parse_document(document: Document) -> Parsed:
         from workbench.parse.torchelastic import parse_error_file
 
         return parse_error_file(document.data, file=file)
-    if kind == "stacks":
+    if kind == "stacks" or (kind == "text" and any(_PS.match(line.text) for line in lines[:5])):
         from workbench.parse.stacks import parse_stacks
 
         return parse_stacks(lines, file=file)
@@ -245,9 +219,11 @@ def parse_document(document: Document) -> Parsed:
         from workbench.parse.launch import parse_launch
 
         return parse_launch(document.data if document.data is not None else lines, file=file)
+    from workbench.parse.bounds import bound_times
     from workbench.parse.job import parse_job
 
     parsed = parse_job(lines, file=file, node=node)
+    bound_times(parsed.events, lines)
     if any("(most recent call first)" in line.text for line in lines):
         # faulthandler writes its dump into the rank's own log
         from workbench.parse.stacks import parse_stacks
@@ -255,6 +231,10 @@ def parse_document(document: Document) -> Parsed:
         stacks = parse_stacks(lines, file=file)
         parsed.events += [event for event in stacks.events if event.signature != "stack-fatal-error"]
     return parsed
+
+
+# PID  PPID STAT WCHAN … | USER  PID %CPU … | F S UID PID PPID …
+_PS = re.compile(r"\s*(?:F\s+S\s+)?(?:USER|UID|PID|PPID)\s.*\b(?:STAT|WCHAN|COMMAND|CMD)\b")
 
 
 def _with_job_lines(parsed: Parsed, lines: Sequence[Any], file: str, node: str | None) -> Parsed:

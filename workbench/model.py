@@ -7,6 +7,7 @@ invented zero.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,9 @@ __all__ = [
     "ROLES",
     "Condition",
     "Coverage",
+    "DocumentSummary",
     "Event",
+    "Evidence",
     "Gpu",
     "Hypothesis",
     "JobRecord",
@@ -137,7 +140,7 @@ class Series:
     mig: str | None = None  # GPU instance id
     pod: str | None = None
     namespace: str | None = None
-    labels: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = dataclasses.field(default_factory=dict)  # the class has a `field` of its own
     file: str = ""
     line: int | None = None
     blanks: int = 0  # sentinel values masked
@@ -239,6 +242,49 @@ class Parsed:
         self.placements += other.placements
         self.jobs += other.jobs
         self.problems += other.problems
+
+
+@dataclass(slots=True)
+class DocumentSummary:
+    """What was made of one document: for coverage, and for a person who wonders whether a file was read."""
+
+    name: str
+    kind: str
+    node: str | None
+    size: int
+    lines: int
+    complete: bool
+    events: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Evidence:
+    """
+    The evidence of one failed job, parsed.
+
+    Attributes
+    ----------
+    name : str
+        The folder or file it was read from.
+    records : list of Event
+        Every event of every source, in reading order, before coalescing.
+    series, condition_records, placement_records, jobs
+        What the parsers found besides events.
+    documents : list of DocumentSummary
+        The files that were read and what each was taken for.
+    problems : list of Problem
+        What could not be read, with the way out.
+    """
+
+    name: str
+    records: list[Event] = field(default_factory=list)
+    series: list[Series] = field(default_factory=list)
+    condition_records: list[Condition] = field(default_factory=list)
+    placement_records: list[Placement] = field(default_factory=list)
+    jobs: list[JobRecord] = field(default_factory=list)
+    documents: list[DocumentSummary] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -309,7 +309,7 @@ def _waits_in(thread: _Thread) -> tuple[str, _Frame, str]:
         if "torch/cuda/" in place and "synchronize" in last:
             return "stack-cuda-sync", frame, last
         if "torch/utils/data/" in place:
-            return "stack-dataloader-wait", _user_below(thread, at) or frame, last
+            return "stack-dataloader-wait", frame, last
         if "torch/serialization" in place or "torch/distributed/checkpoint" in place or _STORAGE_FRAMES.match(frame.name):
             return "stack-storage-wait", frame, last
         if frame.user:
@@ -324,6 +324,3 @@ def _waits_in(thread: _Thread) -> tuple[str, _Frame, str]:
         return "stack-lock-wait", lock, lock.name
     return ("stack-user-wait" if idle else "stack-user-code"), thread.frames[0], "unknown"
 
-
-def _user_below(thread: _Thread, at: int) -> _Frame | None:
-    return next((f for f in thread.frames[at:] if f.user), None)

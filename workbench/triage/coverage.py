@@ -60,7 +60,11 @@ def assess_coverage(context: Context, best: Hypothesis) -> list[Coverage]:
         entries.append(Coverage(source, status, detail, [] if status == "ok" else blind))
     for problem in context.incident.problems:
         where = f"{problem.file}:{problem.line}" if problem.line else problem.file
-        entries.append(Coverage(problem.source, problem.status, f"{where}: {problem.message}" + (f" ({problem.hint})" if problem.hint else "")))
+        entries.append(
+            Coverage(
+                problem.source, problem.status, f"{where}: {problem.message}" + (f" ({problem.hint})" if problem.hint else "")
+            )
+        )
     blanks = sum(one.blanks for one in context.incident.series)
     if blanks:
         entries.append(Coverage("metrics", "partial", f"{blanks} blank sentinel values were masked"))

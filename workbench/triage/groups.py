@@ -81,7 +81,9 @@ def build_groups(context: Context, events: Iterable[Event]) -> list[Group]:
         )
         group = groups.get(key)
         if group is None:
-            groups[key] = Group(event.signature, context.cls(event), context.weight(event), [event], event.node, event.gpu, event.rank)
+            groups[key] = Group(
+                event.signature, context.cls(event), context.weight(event), [event], event.node, event.gpu, event.rank
+            )
         else:
             group.events.append(event)
             group.weight = max(group.weight, context.weight(event))
@@ -130,7 +132,19 @@ def _weigh(context: Context, group: Group) -> None:
         group.lower(0.15, f"the job made steps for {ago(ends.stop - last)} after it")
 
 
-_LASTING = ("fm-", "nvidia-", "smi-", "lspci-", "fabric-manager", "driver-", "container-", "uvm-", "rm-init", "metric-fabric", "slurm-gres")
+_LASTING = (
+    "fm-",
+    "nvidia-",
+    "smi-",
+    "lspci-",
+    "fabric-manager",
+    "driver-",
+    "container-",
+    "uvm-",
+    "rm-init",
+    "metric-fabric",
+    "slurm-gres",
+)
 
 
 def persistent(context: Context, group: Group) -> bool:
@@ -144,7 +158,14 @@ def sustained(context: Context, group: Group) -> bool:
         return True
     first, last = group.first, group.last
     life = life_of(context, first)
-    return first is not None and last is not None and last - first > 120.0 and life is not None and life.stop is not None and last > life.stop - 120.0
+    return (
+        first is not None
+        and last is not None
+        and last - first > 120.0
+        and life is not None
+        and life.stop is not None
+        and last > life.stop - 120.0
+    )
 
 
 def ago(seconds: float) -> str:

@@ -40,8 +40,15 @@ def form_hypotheses(context: Context, groups: Sequence[Group]) -> list[Hypothesi
             strongest = max(members, key=lambda g: g.weight)
             hypotheses.append(
                 Hypothesis(
-                    strongest.cls, 0.0, strongest.node, strongest.gpu, strongest.rank, time=strongest.first,
-                    evidence=strongest.events[:3], why_not=strongest.dismissed, rule=strongest.signature,
+                    strongest.cls,
+                    0.0,
+                    strongest.node,
+                    strongest.gpu,
+                    strongest.rank,
+                    time=strongest.first,
+                    evidence=strongest.events[:3],
+                    why_not=strongest.dismissed,
+                    rule=strongest.signature,
                 )
             )
             continue
@@ -63,7 +70,10 @@ def _join_partial(context: Context, merged: dict[tuple[object, ...], list[Group]
         rivals = [other for other in merged if len(other) == 3 and other[:2] == (cls, node) and isinstance(other[2], int)]
         if len(partners) != 1 or (index is not None and len(rivals) != 1):
             continue
-        here, there = [group for group in merged[key] if not group.dismissed], [group for group in merged[partners[0]] if not group.dismissed]
+        here, there = (
+            [group for group in merged[key] if not group.dismissed],
+            [group for group in merged[partners[0]] if not group.dismissed],
+        )
         if not here or not there:
             continue
         known = next((group.gpu for group in there if group.gpu is not None), None)
@@ -76,14 +86,20 @@ def _join_partial(context: Context, merged: dict[tuple[object, ...], list[Group]
             group.gpu = merge_gpu(known, group.gpu)
             merged[partners[0]].append(group)
         for group in merged[partners[0]]:
-            group.gpu = merge_gpu(group.gpu, known) if index is None else merge_gpu(group.gpu, next((g.gpu for g in here if g.gpu), None))
+            group.gpu = (
+                merge_gpu(group.gpu, known) if index is None else merge_gpu(group.gpu, next((g.gpu for g in here if g.gpu), None))
+            )
 
 
 def _entity(context: Context, group: Group) -> tuple[object, ...]:
     if group.cls.startswith(_BY_ENTITY):
         node = group.node or (context.rank_node.get(group.rank) if group.rank is not None else None)
         gpu = group.gpu
-        if gpu is None and group.rank is not None and group.cls.startswith(("hardware/gpu", "hardware/nvlink", "hardware/pcie", "driver/hang")):
+        if (
+            gpu is None
+            and group.rank is not None
+            and group.cls.startswith(("hardware/gpu", "hardware/nvlink", "hardware/pcie", "driver/hang"))
+        ):
             gpu = context.rank_gpu.get(group.rank)
             group.gpu = gpu
         group.node = node
@@ -100,7 +116,9 @@ def _hypothesis(context: Context, groups: list[Group]) -> Hypothesis:
     score = min(0.99, strong + 0.04 * min(3, len(sources) - 1))
     events = _evidence(counted, lead)
     first = events[0]
-    hypothesis = Hypothesis(lead.cls, score, rule=lead.signature, time=first.time, evidence=events, why=[note for g in counted for note in g.notes])
+    hypothesis = Hypothesis(
+        lead.cls, score, rule=lead.signature, time=first.time, evidence=events, why=[note for g in counted for note in g.notes]
+    )
     hypothesis.against = [event for group in groups if group not in counted for event in group.events[:1]]
     _culprit(context, hypothesis, counted, lead)
     _advice(context, hypothesis, counted)
@@ -139,7 +157,9 @@ def _culprit(context: Context, hypothesis: Hypothesis, groups: list[Group], lead
     row = class_row(hypothesis.cls)
     signature = context.row(lead.events[0])
     own = signature.at_fault if signature.cls == hypothesis.cls else ""
-    hypothesis.at_fault = next((str(e.data["at_fault"]) for e in lead.events if e.data.get("at_fault")), "") or own or row.get("at_fault") or None
+    hypothesis.at_fault = (
+        next((str(e.data["at_fault"]) for e in lead.events if e.data.get("at_fault")), "") or own or row.get("at_fault") or None
+    )
     hypothesis.attempt = lead.events[0].attempt
     best = max(groups, key=lambda g: g.score)
     hypothesis.node = lead.node or best.node or next((g.node for g in groups if g.node), None)
@@ -205,9 +225,17 @@ def _advice(context: Context, hypothesis: Hypothesis, groups: list[Group]) -> No
     own = lead.cls == hypothesis.cls  # a rule may have given the line another meaning than its row has
     hypothesis.retry = (lead.retry if own else "") or row.get("retry") or None
     hypothesis.remediation = (lead.remediation if own else "") or row.get("remediation") or None
-    wanted = [r.remediation for r in (context.row(g.events[0]) for g in groups if g.score >= 0.5 * best.score) if r.cls == hypothesis.cls]
+    wanted = [
+        r.remediation
+        for r in (context.row(g.events[0]) for g in groups if g.score >= 0.5 * best.score)
+        if r.cls == hypothesis.cls
+    ]
     wanted += [str(event.data["remediation"]) for group in groups for event in group.events if event.data.get("remediation")]
-    if hypothesis.retry == "exclude-node" and hypothesis.cls in ("driver/missing", "driver/version-mismatch", "driver/fabric-manager"):
+    if hypothesis.retry == "exclude-node" and hypothesis.cls in (
+        "driver/missing",
+        "driver/version-mismatch",
+        "driver/fabric-manager",
+    ):
         # leaving the node out helps when the job has others; a node's own state alone has to be put right first
         if not context.has_job and len(context.job_nodes) <= 1:
             hypothesis.retry = "fix-first"
@@ -232,7 +260,7 @@ def rank_hypotheses(context: Context, hypotheses: Sequence[Hypothesis]) -> list[
         if earliest is None or hypothesis.time is None or context.windows is None:
             return hypothesis.score
         delay = max(0.0, hypothesis.time - earliest - context.windows.same_instant)
-        return hypothesis.score - LATE_COST * min(1.0, delay / 30.0) ** 0.5
+        return hypothesis.score - LATE_COST * float(min(1.0, delay / 30.0) ** 0.5)
 
     order = sorted(hypotheses, key=lambda h: (-worth(h), h.time if h.time is not None else float("inf")))
     return order

@@ -33,7 +33,11 @@ def summarise(context: Context, verdict: Verdict) -> str:
     cause = next((event for event in verdict.evidence if event.role == "cause"), None)
     meaning = context.row(cause).meaning if cause is not None else ""
     what = (meaning or CLASSES.get(verdict.cls, verdict.cls)).rstrip(".")
-    victims = f"; {len(verdict.victims)} other ranks only lost it" if verdict.victims and verdict.at_fault in ("gpu", "node", "rank") else ""
+    victims = (
+        f"; {len(verdict.victims)} other ranks only lost it"
+        if verdict.victims and verdict.at_fault in ("gpu", "node", "rank")
+        else ""
+    )
     return f"{what[:1].upper()}{what[1:]}" + (f": {where}" if where else "") + f" ({verdict.cls}){victims}."
 
 

@@ -4,10 +4,10 @@ Turn an incident into a verdict: context, groups, rules, hypotheses, then the be
 
 from __future__ import annotations
 
-from workbench.incident import Incident
-from workbench.model import Event, Hypothesis, Verdict
+from workbench.model import Event, Evidence, Hypothesis, Verdict
+from workbench.triage.build import build_context
 from workbench.triage.confidence import calibrate
-from workbench.triage.context import Context, build_context
+from workbench.triage.context import Context
 from workbench.triage.coverage import assess_coverage
 from workbench.triage.groups import build_groups
 from workbench.triage.hypotheses import anchor, class_row, form_hypotheses, rank_hypotheses
@@ -19,7 +19,7 @@ from workbench.triage.windows import Windows
 __all__ = ["judge"]
 
 
-def judge(incident: Incident, windows: Windows | None = None) -> Verdict:
+def judge(incident: Evidence, windows: Windows | None = None) -> Verdict:
     """
     Return the verdict on an incident.
 
@@ -83,7 +83,9 @@ def _roles(context: Context, best: Hypothesis) -> list[Event]:
         elif context.role(event) == "symptom" and not event.data.get("promoted"):
             event.role = "symptom"
         else:
-            event.role = "cause" if event.data.get("carries") or not any(e.data.get("carries") for e in best.evidence) else "context"
+            event.role = (
+                "cause" if event.data.get("carries") or not any(e.data.get("carries") for e in best.evidence) else "context"
+            )
         event.cls = context.cls(event)
         events.append(event)
     symptoms = [event for event in context.events if context.role(event) == "symptom" and event not in events]
@@ -108,7 +110,9 @@ def _decided_by(context: Context, best: Hypothesis) -> list[str]:
 
 def _why_not(best: Hypothesis, rival: Hypothesis) -> str:
     if rival.time is not None and best.time is not None and rival.time > best.time + 1.0:
-        return f"{rival.time - best.time:.0f} s later than the first evidence of {best.cls}" + ("; " + "; ".join(rival.why[:1]) if rival.why else "")
+        return f"{rival.time - best.time:.0f} s later than the first evidence of {best.cls}" + (
+            "; " + "; ".join(rival.why[:1]) if rival.why else ""
+        )
     if rival.why:
         return "; ".join(dict.fromkeys(rival.why[:2]))
     return "weaker evidence"
@@ -118,6 +122,13 @@ def _ties(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> list[
     """Say where order was decided by less than the clocks can tell."""
     said = []
     for rival in rivals:
-        if rival.time is not None and best.time is not None and rival.score > 0.3 and abs(rival.time - best.time) <= context.windows.same_instant:
-            said.append(f"{rival.cls} at {rival.node or rival.rank} is within {context.windows.same_instant:g} s of the verdict's first evidence: their order is not certain")
+        if (
+            rival.time is not None
+            and best.time is not None
+            and rival.score > 0.3
+            and abs(rival.time - best.time) <= context.windows.same_instant
+        ):
+            said.append(
+                f"{rival.cls} at {rival.node or rival.rank} is within {context.windows.same_instant:g} s of the verdict's first evidence: their order is not certain"
+            )
     return said[:5]

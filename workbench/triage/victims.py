@@ -17,16 +17,29 @@ def find_victims(context: Context, best: Hypothesis) -> list[Victim]:
     """
     if best.cls == "none" or best.at_fault == "job":
         return []
-    culprits = {best.rank} if best.rank is not None else set(context.ranks_of(best.node)) if best.node and best.at_fault == "node" else set()
+    culprits = (
+        {best.rank}
+        if best.rank is not None
+        else set(context.ranks_of(best.node))
+        if best.node and best.at_fault == "node"
+        else set()
+    )
     first: dict[int, Victim] = {}
     for event in context.events:
-        if event.rank is None or event.rank in culprits or event.rank in first or event.source not in ("job", "launcher", "torchelastic"):
+        if (
+            event.rank is None
+            or event.rank in culprits
+            or event.rank in first
+            or event.source not in ("job", "launcher", "torchelastic")
+        ):
             continue
         if context.role(event) in ("symptom", "cause") and context.weight(event) >= 0 and not event.data.get("handled"):
             if best.time is not None and event.time is not None and event.time < best.time - context.windows.simultaneous:
                 continue
             meaning = context.row(event).meaning
-            first[event.rank] = Victim(event.rank, event.node or context.rank_node.get(event.rank), event.time, meaning or event.signature)
+            first[event.rank] = Victim(
+                event.rank, event.node or context.rank_node.get(event.rank), event.time, meaning or event.signature
+            )
     for rank, node in context.rank_node.items():
         if rank not in first and rank not in culprits and context.fail is not None:
             last = context.rank_last.get(rank, {}).get("last_time")

@@ -11,21 +11,32 @@ __all__ = ["succeeded", "symptoms"]
 
 def _failures(context: Context) -> list[Event]:
     return [
-        event for event in context.events
-        if event.source in ("job", "launcher", "torchelastic") and context.role(event) in ("cause", "symptom")
-        and context.weight(event) >= 0.1 and not event.data.get("handled")
-    ]  # fmt: skip
+        event
+        for event in context.events
+        if event.source in ("job", "launcher", "torchelastic")
+        and context.role(event) in ("cause", "symptom")
+        and context.weight(event) >= 0.1
+        and not event.data.get("handled")
+    ]
 
 
 def succeeded(context: Context, outcome: Outcome) -> None:
     """A job that its scheduler or launcher calls completed, with no failed start before, did not fail, whatever else was logged."""
-    jobs = [job for job in context.incident.jobs if "." not in (job.id or "")]  # steps (17.batch, 17.extern) may succeed while the job fails
+    jobs = [
+        job for job in context.incident.jobs if "." not in (job.id or "")
+    ]  # steps (17.batch, 17.extern) may succeed while the job fails
     ended = [job for job in jobs if job.state]
-    good = bool(ended) and all((job.state or "").upper().startswith(("COMPLETED", "SUCCEEDED")) and not job.exit_code for job in ended)
+    good = bool(ended) and all(
+        (job.state or "").upper().startswith(("COMPLETED", "SUCCEEDED")) and not job.exit_code for job in ended
+    )
     zero = [job for job in jobs if job.exit_code is not None]
     clean = bool(zero) and all(job.exit_code == 0 and not job.signal for job in zero) and (good or not ended)
     failures = _failures(context)
-    causes = [group for group in outcome.alive() if group.score >= 0.3 and group.source in ("job", "launcher", "torchelastic", "slurm", "kubernetes")]
+    causes = [
+        group
+        for group in outcome.alive()
+        if group.score >= 0.3 and group.source in ("job", "launcher", "torchelastic", "slurm", "kubernetes")
+    ]
     restarted = len(context.lives) > 1
     if (good or clean or context.finished) and not failures and not causes and not restarted:
         evidence = list(context.finished[:3])
@@ -34,13 +45,20 @@ def succeeded(context: Context, outcome: Outcome) -> None:
     if (good or (clean and context.finished)) and not restarted:
         strong = [group for group in causes if group.score >= 0.8]
         if not strong:
-            outcome.override = Hypothesis("none", 0.85, evidence=list(context.finished[:3]), rule="it ended well", why=["the job ended with success"])
+            outcome.override = Hypothesis(
+                "none", 0.85, evidence=list(context.finished[:3]), rule="it ended well", why=["the job ended with success"]
+            )
             return
     running = not failures and not causes and bool(context.progress) and not restarted
     if running and context.stop is not None and context.end is not None and context.end - context.stop < 600.0:
         hard = [group for group in outcome.alive() if group.score >= 0.6]
         if not hard:
-            outcome.fallback = Hypothesis("none", 0.6, rule="still running", why=["the job still made steps when the evidence ends and no line says it failed"])
+            outcome.fallback = Hypothesis(
+                "none",
+                0.6,
+                rule="still running",
+                why=["the job still made steps when the evidence ends and no line says it failed"],
+            )
 
 
 _DEATH = ("elastic-exit", "exit-", "slurm-task", "torchelastic-root-cause", "torchelastic-failure", "elastic-failure")
@@ -64,9 +82,16 @@ def symptoms(context: Context, outcome: Outcome) -> None:
         if context.weight(event) >= 0.4 and _in_time(context, event):
             event.data["promoted"] = True
             group = outcome.add(
-                context, event.signature, context.cls(event), 0.8 * context.weight(event), [event], node=event.node, gpu=event.gpu, rank=event.rank,
+                context,
+                event.signature,
+                context.cls(event),
+                0.8 * context.weight(event),
+                [event],
+                node=event.node,
+                gpu=event.gpu,
+                rank=event.rank,
                 note="a symptom; nothing more specific explains it",
-            )  # fmt: skip
+            )
             if any(other.score >= 0.35 and other.cls != "unknown" and other is not group for other in outcome.alive()):
                 group.lower(0.5, "something more specific explains it")
     deaths = [event for event in context.events if event.code is not None and event.signature.startswith(_DEATH)]
@@ -76,9 +101,15 @@ def symptoms(context: Context, outcome: Outcome) -> None:
         death = death or next((e for e in deaths if e.rank is not None and (codes is None or e.code in codes)), None)
     lines = [event for event in deaths if death is not None and event.rank == death.rank]
     outcome.fallback = Hypothesis(
-        "unknown", 0.4, death.node if death else None, None, death.rank if death else None,
-        time=death.time if death else context.fail, evidence=lines[:3], rule="nothing decides",
-    )  # fmt: skip
+        "unknown",
+        0.4,
+        death.node if death else None,
+        None,
+        death.rank if death else None,
+        time=death.time if death else context.fail,
+        evidence=lines[:3],
+        rule="nothing decides",
+    )
     if death is None and best is not None:
         outcome.fallback.node, outcome.fallback.gpu = best.node, best.gpu
         outcome.fallback.evidence = [best]
@@ -97,7 +128,9 @@ def _no_job(context: Context, fallback: Hypothesis) -> None:
     """Signs on a node without a job that failed: keep new work off it until somebody looked, and repair nothing on suspicion."""
     gpus = {event.gpu for event in context.events if event.gpu is not None}
     gpus |= {one.gpu for one in context.incident.series if one.gpu is not None} if not gpus else set()
-    nodes = {event.node for event in context.events if event.node} | {context.node(one.node) for one in context.incident.series if one.node}
+    nodes = {event.node for event in context.events if event.node} | {
+        context.node(one.node) for one in context.incident.series if one.node
+    }
     fallback.node = fallback.node or (next(iter(nodes)) if len(nodes) == 1 else None)
     fallback.gpu = fallback.gpu or (next(iter(gpus)) if len(gpus) == 1 else None)
     fallback.retry = "exclude-node"

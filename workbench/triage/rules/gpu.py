@@ -40,15 +40,23 @@ def repeated_faults(context: Context, outcome: Outcome) -> None:
         if len(gpus_now) == 1 and len(names) >= 2 and not context.has_job:
             # several programs on one GPU and no job to ask: code, driver and card are all still possible
             group.cls = "unknown"
-            group.notes.append(f"{', '.join(sorted(map(str, names)))} all fault on this GPU, and no job's log tells whose fault it is")
+            group.notes.append(
+                f"{', '.join(sorted(map(str, names)))} all fault on this GPU, and no job's log tells whose fault it is"
+            )
         if len(gpus_now) == 1 and len(programs) >= 3 and len(days) >= 3 and not others:
-
             for event in group.events:
                 event.data["at_fault"] = "gpu"
             outcome.add(
-                context, group.signature, "hardware/gpu-other", 0.85, group.events, node=group.node, gpu=group.gpu, rank=group.rank,
+                context,
+                group.signature,
+                "hardware/gpu-other",
+                0.85,
+                group.events,
+                node=group.node,
+                gpu=group.gpu,
+                rank=group.rank,
                 note=f"{len(programs)} programs faulted on this GPU alone at {len(days)} times",
-            )  # fmt: skip
+            )
             group.dismiss("the same GPU repeats it across programs and no other does: the GPU, not the code")
         else:
             for event in group.events:
@@ -61,11 +69,20 @@ def remap_without_harm(context: Context, outcome: Outcome) -> None:
 
     NVIDIA's catalog ignores both; the reset that activates the spare row can wait for the job's end.
     """
-    hard = {_gpu_key(group.events[0]) for group in outcome.alive("xid-48", "xid-94", "xid-95", "xid-64", "xid-140", "cuda-ecc", "metric-ecc-dbe")}
+    hard = {
+        _gpu_key(group.events[0])
+        for group in outcome.alive("xid-48", "xid-94", "xid-95", "xid-64", "xid-140", "cuda-ecc", "metric-ecc-dbe")
+    }
     for event in list(context.events):
         key = _gpu_key(event)
-        if event.signature in ("xid-92", "metric-ecc-sbe-rate", "metric-row-remap-increase", "metric-row-remap-pending") and key in hard and key[1]:
-            outcome.add(context, event.signature, "hardware/gpu-memory", 0.45, [event], node=event.node, gpu=event.gpu, rank=event.rank)
+        if (
+            event.signature in ("xid-92", "metric-ecc-sbe-rate", "metric-row-remap-increase", "metric-row-remap-pending")
+            and key in hard
+            and key[1]
+        ):
+            outcome.add(
+                context, event.signature, "hardware/gpu-memory", 0.45, [event], node=event.node, gpu=event.gpu, rank=event.rank
+            )
     for group in outcome.alive("xid-63"):
         key = _gpu_key(group.events[0])
         if key in hard and key[1]:
@@ -80,7 +97,9 @@ def pcie_floods(context: Context, outcome: Outcome) -> None:
     for event in context.events:
         if event.signature == "aer-corrected" and context.in_job(event.node) is not False:
             if context.start is None or event.time is None or event.time >= context.start - context.windows.before_start:
-                floods[event.node, str(event.data.get("port") or event.data.get("device") or (event.gpu and event.gpu.pci) or "")].append(event)
+                floods[
+                    event.node, str(event.data.get("port") or event.data.get("device") or (event.gpu and event.gpu.pci) or "")
+                ].append(event)
     for (node, port), events in floods.items():
         count = sum(event.count for event in events)
         gpu = next((event.gpu for event in events if event.gpu is not None), None)
@@ -92,9 +111,16 @@ def pcie_floods(context: Context, outcome: Outcome) -> None:
             gpu = next((group.gpu for group in mates if group.gpu is not None), None)
         if count >= _FLOOD or (count >= 3 and (mates or handles)):
             outcome.add(
-                context, "aer-corrected", "hardware/pcie", 0.65 if mates or handles or gpu else 0.5, events, node=node, gpu=gpu, rank=context.rank_on(node, gpu),
+                context,
+                "aer-corrected",
+                "hardware/pcie",
+                0.65 if mates or handles or gpu else 0.5,
+                events,
+                node=node,
+                gpu=gpu,
+                rank=context.rank_on(node, gpu),
                 note=f"{count} corrected errors on {port or 'one port'}",
-            )  # fmt: skip
+            )
 
 
 def whole_node(context: Context, outcome: Outcome) -> None:
@@ -117,9 +143,7 @@ def whole_node(context: Context, outcome: Outcome) -> None:
         times = sorted(group.first for group in strong if group.first is not None)
         switch = [group for group in outcome.alive("sxid-") if group.node == node and group.factor >= 0.3]
         grown = {
-            _gpu_key(group.events[0])[1]
-            for group in outcome.alive("metric-nvlink")
-            if group.node == node and group.factor >= 0.3
+            _gpu_key(group.events[0])[1] for group in outcome.alive("metric-nvlink") if group.node == node and group.factor >= 0.3
         }
         if len(grown & gpus) == 1:
             chosen = next(iter(grown & gpus))
@@ -154,21 +178,41 @@ def supports(context: Context, outcome: Outcome) -> None:
     """
     for group in outcome.alive("k8s-gpu-allocatable-low", "k8s-device-unhealthy", "smi-gpu-missing", "metric-gpu-count-low"):
         known = [
-            g for g in outcome.alive()
-            if g.cls.startswith(("hardware/gpu-memory", "hardware/gpu-lost", "hardware/nvlink")) and g.node == group.node and g.score >= 0.3
-        ]  # fmt: skip
+            g
+            for g in outcome.alive()
+            if g.cls.startswith(("hardware/gpu-memory", "hardware/gpu-lost", "hardware/nvlink"))
+            and g.node == group.node
+            and g.score >= 0.3
+        ]
         if known:  # a device that the platform took away has the fault that its own evidence shows
             best = max(known, key=lambda g: g.score)
             group.cls, group.gpu = best.cls, best.gpu
-    hardware = [g for g in outcome.alive() if g.cls.startswith(("hardware/", "driver/")) and g.source in ("kernel", "metrics", "smi", "bmc") and g.score >= 0.4]
+    hardware = [
+        g
+        for g in outcome.alive()
+        if g.cls.startswith(("hardware/", "driver/")) and g.source in ("kernel", "metrics", "smi", "bmc") and g.score >= 0.4
+    ]
     for group in outcome.alive("cuda-", "nccl-", "cublas-", "cudnn-"):
-        if group.cls not in ("unknown", "hardware/gpu-other", "user/config", "driver/missing", "driver/other", "user/illegal-memory-access") or group.node is None:
+        if (
+            group.cls
+            not in (
+                "unknown",
+                "hardware/gpu-other",
+                "user/config",
+                "driver/missing",
+                "driver/other",
+                "user/illegal-memory-access",
+            )
+            or group.node is None
+        ):
             continue
         mates = [
-            g for g in hardware
-            if g.node == group.node and (g.gpu is None or group.rank is None or g.rank is None or g.rank == group.rank)
+            g
+            for g in hardware
+            if g.node == group.node
+            and (g.gpu is None or group.rank is None or g.rank is None or g.rank == group.rank)
             and (g.first is None or group.first is None or g.first <= group.first + context.windows.xid_after)
-        ]  # fmt: skip
+        ]
         if mates and group.cls != "user/illegal-memory-access":
             best = max(mates, key=lambda g: g.score)
             group.cls = best.cls

@@ -37,10 +37,16 @@ def ended_on_purpose(context: Context, outcome: Outcome) -> None:
 
 def waiting_for_a_peer(context: Context, outcome: Outcome) -> None:
     """Ranks that wait in the rendezvous are victims of whoever did not come: the missing peer's own trouble is the cause."""
-    waits = [event for event in context.events if event.signature in ("rendezvous-timeout", "store-clients-missing", "store-wait-timeout")]
+    waits = [
+        event
+        for event in context.events
+        if event.signature in ("rendezvous-timeout", "store-clients-missing", "store-wait-timeout")
+    ]
     if not waits or context.progress:
         return
-    causes = [group for group in outcome.alive() if group.cls.startswith(("driver/", "platform/", "hardware/")) and group.score >= 0.4]
+    causes = [
+        group for group in outcome.alive() if group.cls.startswith(("driver/", "platform/", "hardware/")) and group.score >= 0.4
+    ]
     for group in causes:
         if group.first is not None and waits[0].time is not None and group.first > waits[0].time + 60.0:
             continue
@@ -52,16 +58,26 @@ def hangs(context: Context, outcome: Outcome) -> None:
     A collective time-out is reported by the healthy ranks; the one that is behind, silent, or idle while the others spin is where it
     began. With no hardware or driver evidence on it that is the program's hang; with all ranks in the same collective nothing is decided.
     """
-    timeouts = [event for event in context.events if event.signature.startswith(("c10d-watchdog-timeout", "gloo-timeout", "c10d-monitored-barrier"))]
+    timeouts = [
+        event
+        for event in context.events
+        if event.signature.startswith(("c10d-watchdog-timeout", "gloo-timeout", "c10d-monitored-barrier"))
+    ]
     if not timeouts:
         return
     suspects: Counter[int] = Counter()
     evidence: dict[int, list[Event]] = {}
     for event in context.events:
         weight = {
-            "watchdog-rank-behind": 3, "watchdog-silent-rank": 2, "fr-rank-behind": 3, "fr-rank-absent": 2, "stack-odd-one-out": 3,
-            "metric-idle-while-peers-spin": 2, "metric-stopped-first": 1, "fr-rank-not-started": 1,
-        }.get(event.signature, 0)  # fmt: skip
+            "watchdog-rank-behind": 3,
+            "watchdog-silent-rank": 2,
+            "fr-rank-behind": 3,
+            "fr-rank-absent": 2,
+            "stack-odd-one-out": 3,
+            "metric-idle-while-peers-spin": 2,
+            "metric-stopped-first": 1,
+            "fr-rank-not-started": 1,
+        }.get(event.signature, 0)
         if weight and event.rank is not None:
             suspects[event.rank] += weight
             evidence.setdefault(event.rank, []).append(event)
@@ -73,10 +89,13 @@ def hangs(context: Context, outcome: Outcome) -> None:
     if votes < 2:
         return
     explained = [
-        group for group in outcome.alive()
-        if group.score >= 0.35 and (group.rank == rank or (group.node is not None and group.node == context.rank_node.get(rank)))
-        and group.cls not in ("unknown", "user/hang") and not group.signature.startswith(("watchdog-", "fr-", "stack-"))
-    ]  # fmt: skip
+        group
+        for group in outcome.alive()
+        if group.score >= 0.35
+        and (group.rank == rank or (group.node is not None and group.node == context.rank_node.get(rank)))
+        and group.cls not in ("unknown", "user/hang")
+        and not group.signature.startswith(("watchdog-", "fr-", "stack-"))
+    ]
     for group in explained:
         group.notes.append(f"rank {rank}, which never entered the collective, is the one it happened to")
         group.weight = min(0.97, group.weight + 0.1)
@@ -85,11 +104,18 @@ def hangs(context: Context, outcome: Outcome) -> None:
         lines = sorted(evidence[rank], key=lambda e: ({"stack-odd-one-out": 0}.get(e.signature, 1), e.order))
         outcome.hypotheses.append(
             Hypothesis(
-                "user/hang", min(0.85, 0.45 + 0.07 * votes), context.rank_node.get(rank), context.rank_gpu.get(rank), rank, "rank",
-                time=min((e.time for e in lines if e.time is not None), default=timeouts[0].time), evidence=[*lines, *timeouts[:2]],
-                why=[f"rank {rank} is the one that the others wait for, and nothing of its GPU, node or link speaks"], rule="hang",
+                "user/hang",
+                min(0.85, 0.45 + 0.07 * votes),
+                context.rank_node.get(rank),
+                context.rank_gpu.get(rank),
+                rank,
+                "rank",
+                time=min((e.time for e in lines if e.time is not None), default=timeouts[0].time),
+                evidence=[*lines, *timeouts[:2]],
+                why=[f"rank {rank} is the one that the others wait for, and nothing of its GPU, node or link speaks"],
+                rule="hang",
             )
-        )  # fmt: skip
+        )
 
 
 def fingerprints(context: Context, outcome: Outcome) -> None:
@@ -105,7 +131,7 @@ def fingerprints(context: Context, outcome: Outcome) -> None:
     if not named:
         return
     (odd, votes), *rest = named.most_common(2)
-    if len(speakers - {odd}) >= 2 and (not rest or rest[0][1] <= 1 and votes > 1):
+    if len(speakers - {odd}) >= 2 and (not rest or (rest[0][1] <= 1 and votes > 1)):
         for group in outcome.alive("c10d-collective-fingerprint"):
             group.rank = odd
             for event in group.events:
@@ -124,19 +150,47 @@ def missing_members(context: Context, outcome: Outcome) -> None:
     absent = Counter(int(_MEMBER.search(event.text)[1]) for event in waits)  # type: ignore[index]
     member, votes = absent.most_common(1)[0]
     # only the launcher knows how many ranks were started; the script's own idea of the world is what is in question
-    size = max((doc.facts["world_size"] for doc in context.incident.documents if doc.kind == "launch" and isinstance(doc.facts.get("world_size"), int)), default=None)
+    size = max(
+        (
+            doc.facts["world_size"]
+            for doc in context.incident.documents
+            if doc.kind == "launch" and isinstance(doc.facts.get("world_size"), int)
+        ),
+        default=None,
+    )
     if size is None or votes < max(1, len(waits) // 2):
         return
     if member >= size:
-        outcome.add(context, "store-wait-timeout", "user/config", 0.6, waits[:3], note=f"member {member} of a world of {size} ranks is waited for")
+        outcome.add(
+            context,
+            "store-wait-timeout",
+            "user/config",
+            0.6,
+            waits[:3],
+            note=f"member {member} of a world of {size} ranks is waited for",
+        )
         for event in waits[:3]:
             event.data["promoted"] = True
-    elif not any(event.rank == member and context.role(event) in ("cause", "symptom") for event in context.events):
+    elif not any(
+        event.rank == member
+        and event.source == "job"
+        and context.weight(event) > 0
+        and context.role(event) in ("cause", "symptom")
+        for event in context.events
+    ):
         for event in waits[:3]:
             event.data["promoted"] = True
         outcome.hypotheses.append(
             Hypothesis(
-                "user/hang", 0.5, context.rank_node.get(member), None, member, "rank", time=waits[0].time, evidence=waits[:3], rule="missing member",
+                "user/hang",
+                0.5,
+                context.rank_node.get(member),
+                None,
+                member,
+                "rank",
+                time=waits[0].time,
+                evidence=waits[:3],
+                rule="missing member",
                 why=[f"rank {member} never joined, and it wrote no error"],
             )
-        )  # fmt: skip
+        )

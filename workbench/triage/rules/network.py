@@ -33,7 +33,12 @@ def link_flaps(context: Context, outcome: Outcome) -> None:
     if not serious:
         return
     life = life_of(context, serious[0].first)
-    near = [g for g in serious if g.first is not None and (life is None or life.fail is None or g.last is None or g.last >= min(life.fail, life.stop or life.fail) - 120.0)]
+    near = [
+        g
+        for g in serious
+        if g.first is not None
+        and (life is None or life.fail is None or g.last is None or g.last >= min(life.fail, life.stop or life.fail) - 120.0)
+    ]
     by_time: dict[str, list[float]] = defaultdict(list)
     for group in near:
         if group.node is not None and group.first is not None:
@@ -47,10 +52,21 @@ def link_flaps(context: Context, outcome: Outcome) -> None:
             for group in near:
                 group.dismiss("several nodes lost the same kind of port at once: the switch, not this port")
             for group in outcome.groups:
-                if group.cls == "hardware/network-link" and not group.dismissed and group.source in ("metrics", "job", "launcher"):
+                if (
+                    group.cls == "hardware/network-link"
+                    and not group.dismissed
+                    and group.source in ("metrics", "job", "launcher")
+                ):
                     group.cls = "platform/network"
                     group.node = None
-            outcome.add(context, near[0].signature, "platform/network", 0.9, events, note=f"{len(by_time)} nodes lost a port within seconds of one another")
+            outcome.add(
+                context,
+                near[0].signature,
+                "platform/network",
+                0.9,
+                events,
+                note=f"{len(by_time)} nodes lost a port within seconds of one another",
+            )
 
 
 def odd_interface(context: Context, outcome: Outcome) -> None:
@@ -71,6 +87,11 @@ def odd_interface(context: Context, outcome: Outcome) -> None:
     odd = [node for node, counts in by_node.items() if counts.most_common(1)[0][0] != usual[0]]
     if len(odd) == 1 and usual[1] >= 2:
         outcome.add(
-            context, "nccl-bootstrap-interface", "platform/config", 0.8, lines[odd[0]], node=odd[0],
+            context,
+            "nccl-bootstrap-interface",
+            "platform/config",
+            0.8,
+            lines[odd[0]],
+            node=odd[0],
             note=f"{odd[0]} took {by_node[odd[0]].most_common(1)[0][0]}, all others {usual[0]}",
-        )  # fmt: skip
+        )

@@ -11,14 +11,27 @@ from workbench.triage.rules.outcome import Outcome
 
 __all__ = ["file_servers", "lost_nodes", "memory_kills", "other_workloads"]
 
-_EXIT_9 = ("elastic-exit", "exit-sigkill", "torchelastic-failure", "torchelastic-root-cause", "slurm-task-killed", "k8s-oom-killed", "elastic-failure")
+_EXIT_9 = (
+    "elastic-exit",
+    "exit-sigkill",
+    "torchelastic-failure",
+    "torchelastic-root-cause",
+    "slurm-task-killed",
+    "k8s-oom-killed",
+    "elastic-failure",
+)
 
 
 def other_workloads(context: Context, outcome: Outcome) -> None:
     """What happened to another job's pod is not this job's cause."""
     for group in outcome.alive("k8s-"):
         pods = {str(event.data["pod"]) for event in group.events if event.data.get("pod")}
-        if pods and context.job_pods and not (pods & context.job_pods) and (pods & context.other_pods or group.signature.startswith("k8s-evict")):
+        if (
+            pods
+            and context.job_pods
+            and not (pods & context.job_pods)
+            and (pods & context.other_pods or group.signature.startswith("k8s-evict"))
+        ):
             group.dismiss(f"pod {sorted(pods)[0]} is not one of the job's")
 
 
@@ -28,9 +41,13 @@ def memory_kills(context: Context, outcome: Outcome) -> None:
     signal 9 in the same moment; otherwise it is another workload's.
     """
     killed_ranks = [
-        event for event in context.events
-        if (event.signature in _EXIT_9 and (event.code in (-9, 137, 9) or event.signature in ("exit-sigkill", "slurm-task-killed", "k8s-oom-killed")))
-    ]  # fmt: skip
+        event
+        for event in context.events
+        if (
+            event.signature in _EXIT_9
+            and (event.code in (-9, 137, 9) or event.signature in ("exit-sigkill", "slurm-task-killed", "k8s-oom-killed"))
+        )
+    ]
     job_known = bool(context.rank_node or context.job_pods or context.rank_last)
     for group in outcome.alive("oom-kill"):
         if not job_known:
@@ -50,7 +67,9 @@ def memory_kills(context: Context, outcome: Outcome) -> None:
             elif any(pod in where for pod in context.job_pods if pod):
                 mine.append("its pod is the job's")
             elif any(
-                (other.node in (None, group.node)) and (other.time is None or event.time is None or abs(other.time - event.time) < 60.0) for other in killed_ranks
+                (other.node in (None, group.node))
+                and (other.time is None or event.time is None or abs(other.time - event.time) < 60.0)
+                for other in killed_ranks
             ) and re.match(r"python|pt_|ray|train|torch|java|vllm", name or "python"):
                 mine.append("a process of the job died of signal 9 on that node in the same minute")
                 same = {other.rank for other in killed_ranks if other.rank is not None and other.node == group.node}
@@ -68,20 +87,45 @@ def lost_nodes(context: Context, outcome: Outcome) -> None:
     A node whose logs and metrics stop in one moment while its peers go on to complain was lost, whatever killed it.
     """
     gone = {group.node: group for group in outcome.alive("metric-node-gone") if group.factor >= 0.3}
-    unready = {group.node: group for group in outcome.alive("k8s-node-not-ready", "k8s-node-lost", "slurm-node-down", "slurm-node-not-responding", "slurm-node-fail") if group.factor >= 0.3 and group.node}
+    unready = {
+        group.node: group
+        for group in outcome.alive(
+            "k8s-node-not-ready", "k8s-node-lost", "slurm-node-down", "slurm-node-not-responding", "slurm-node-fail"
+        )
+        if group.factor >= 0.3 and group.node
+    }
     silent = _silent_nodes(context)
+    killed = {
+        event.node: event
+        for event in context.events
+        if event.signature == "launch-agent-signal" and event.data.get("signal") in (9, "SIGKILL", "KILL") and event.node
+    }
     for node in set(gone) | set(unready) | set(silent):
         if context.in_job(node) is False or node is None:
             continue
-        signs = [name for name, has in (("metrics stop", node in gone), ("the platform lost it", node in unready), ("its logs stop", node in silent)) if has]
+        signs = [
+            name
+            for name, has in (
+                ("metrics stop", node in gone),
+                ("the platform lost it", node in unready),
+                ("its logs stop", node in silent),
+                ("its launcher was killed", node in killed),
+            )
+            if has
+        ]
         if len(signs) == 1 and node in silent and len(context.ranks_of(node)) >= 2 and len(_lost_peers(context)) >= 2:
             outcome.add(
-                context, "node-silent", "platform/node-lost", 0.6, _lost_peers(context)[:6], node=node,
+                context,
+                "node-silent",
+                "platform/node-lost",
+                0.6,
+                _lost_peers(context)[:6],
+                node=node,
                 note="all its ranks fell silent at once, without a last word, and the others lost their connections",
-            )  # fmt: skip
+            )
             continue
         if len(signs) < 2:
-            if signs == ["the platform lost it"] and silent is not None and context.rank_node and node not in silent and _complained(context, node):
+            if signs == ["the platform lost it"] and context.rank_node and node not in silent and _complained(context, node):
                 unready[node].lower(0.5, "its ranks still wrote their errors, so the node lived")
             continue
         for group in (unready.get(node), gone.get(node)):
@@ -90,25 +134,50 @@ def lost_nodes(context: Context, outcome: Outcome) -> None:
                 group.factor = max(group.factor, 0.95)
                 group.notes.append(" and ".join(signs))
         if node not in unready and node not in gone:
-            outcome.add(context, "node-silent", "platform/node-lost", 0.6, silent[node], node=node, note=" and ".join(signs))
+            events = [killed[node]] if node in killed else []
+            for event in events:
+                event.data["promoted"] = True
+            outcome.add(
+                context,
+                "node-silent",
+                "platform/node-lost",
+                0.6,
+                [*_lost_peers(context)[:4], *events] or silent[node],
+                node=node,
+                note=" and ".join(signs),
+            )
 
 
 def _lost_peers(context: Context) -> list[Event]:
-    lost = [event for event in context.events if event.signature in ("gloo-closed-by-peer", "nccl-closed-by-peer", "py-connection-reset", "nccl-remote-error")]
+    lost = [
+        event
+        for event in context.events
+        if event.signature in ("gloo-closed-by-peer", "nccl-closed-by-peer", "py-connection-reset", "nccl-remote-error")
+    ]
     for event in lost:
         event.data["promoted"] = True
     return lost
 
 
 def _complained(context: Context, node: str) -> bool:
-    return any(event.node == node and event.source in ("job", "launcher") and context.role(event) in ("cause", "symptom") for event in context.events)
+    return any(
+        event.node == node and event.source in ("job", "launcher") and context.role(event) in ("cause", "symptom")
+        for event in context.events
+    )
 
 
 def _silent_nodes(context: Context) -> dict[str, list[Event]]:
     """Nodes of the job of which no rank or launcher wrote an error although every other node did."""
     speaking: dict[str, list[Event]] = defaultdict(list)
     for event in context.events:
-        if event.source in ("job", "launcher", "torchelastic") and event.node and context.role(event) in ("cause", "symptom") and context.weight(event) > 0:
+        if event.source == "launcher" and event.signature.startswith("launch-"):
+            continue  # what the platform recorded of the launcher is not the node's own voice
+        if (
+            event.source in ("job", "launcher", "torchelastic")
+            and event.node
+            and context.role(event) in ("cause", "symptom")
+            and context.weight(event) > 0
+        ):
             speaking[event.node].append(event)
     logged = {context.rank_node[rank] for rank in context.rank_last if rank in context.rank_node}
     silent = [node for node in logged if node not in speaking]
@@ -135,7 +204,13 @@ def file_servers(context: Context, outcome: Outcome) -> None:
             later = [time for time in back.get((event.node, server), []) if event.time is not None and time >= event.time]
             if event.time is None or not later or min(later) - event.time > 30.0:
                 life = life_of(context, event.time)
-                if not later and life is not None and event.time is not None and life.stop is not None and life.stop > event.time + context.windows.survived:
+                if (
+                    not later
+                    and life is not None
+                    and event.time is not None
+                    and life.stop is not None
+                    and life.stop > event.time + context.windows.survived
+                ):
                     continue
                 short = False
         if short and group.events[0].time is not None:

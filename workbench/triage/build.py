@@ -1,0 +1,156 @@
+"""
+Turn an incident into the context that hypotheses are judged in: events normalised, coalesced and ordered, joint signals derived.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from workbench.catalog import signatures
+from workbench.model import Event, Evidence
+from workbench.triage.context import JOB_SOURCES, Context
+from workbench.triage.placement import find_job_pods, place_ranks, unify_names
+from workbench.triage.timeline import bound_times, correct_local_time, estimate_skew, find_failure, read_progress
+from workbench.triage.windows import Windows
+
+__all__ = ["build_context"]
+
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+
+
+def build_context(incident: Evidence, windows: Windows | None = None) -> Context:
+    """Return the context of an incident: names unified, clocks corrected, placement and the job's life line established."""
+    context = Context(incident, windows or Windows(), signatures())
+    unify_names(context)
+    find_job_pods(context)
+    place_ranks(context)
+    read_progress(context)
+    estimate_skew(context)
+    events = normalise(context, incident.records)
+    correct_local_time(context, events)
+    bound_times(events)
+    context.events = coalesce(context, events)
+    find_failure(context)
+    derive(context)
+    return context
+
+
+def normalise(context: Context, records: Iterable[Event]) -> list[Event]:
+    """Give every event the canonical node, the GPU's whole identity, the rank where it can be known, and the common clock."""
+    events = []
+    homes = _homes(context)
+    named = {context.node(document.node) for document in context.incident.documents if document.node} | context.job_nodes
+    named |= {context.node(record.node) for record in context.incident.records if record.node}
+    named.discard(None)
+    context.sole_node = next(iter(named)) if len(named) == 1 else None
+    for record in records:
+        event = replace(record, data=dict(record.data))
+        event.node = context.node(event.node) or homes.get(event.file)
+        if event.node is None and event.source in JOB_SOURCES and "[pod/" in event.text:
+            pod = re.match(r"\[pod/([\w.-]+)", event.text)
+            event.node = context.pod_node.get(pod[1]) if pod else None
+        if event.node is None and event.rank is not None:
+            event.node = context.rank_node.get(event.rank)
+        if event.node is None and context.sole_node is not None:
+            event.node = context.sole_node
+        if event.gpu is not None:
+            event.gpu = context.identify(event.node, event.gpu)
+        if event.rank is None and event.source != "kubernetes":
+            if event.pid is not None and (event.node, event.pid) in context.pid_rank:
+                event.rank = context.pid_rank[event.node, event.pid]
+            elif event.gpu is not None:
+                event.rank = context.rank_on(event.node, event.gpu)
+            elif event.local_rank is not None and event.node:
+                matches = [rank for rank in context.ranks_of(event.node) if context.rank_local.get(rank) == event.local_rank]
+                event.rank = matches[0] if len(matches) == 1 else None
+        ahead = context.skew.get(event.node or "", 0.0)
+        if ahead and event.time is not None and event.source in (*JOB_SOURCES, "kernel", "stacks", "flight-recorder"):
+            event.time -= ahead
+            if event.last is not None:
+                event.last -= ahead
+            event.data["clock_ahead"] = ahead
+        events.append(event)
+    return events
+
+
+def _homes(context: Context) -> dict[str, str]:
+    """Return, by document, the node that a job log was written on: its pod's, or the only node that its lines place ranks on."""
+    homes: dict[str, str] = {}
+    placed: dict[str, set[str]] = defaultdict(set)
+    for placement in context.incident.placement_records:
+        node = context.node(placement.node) or context.node(placement.pod)
+        if node and placement.file:
+            placed[placement.file].add(node)
+    for document in context.incident.documents:
+        if document.kind not in ("job-log", "text"):
+            continue
+        name = re.split(r"[/!]", document.name)[-1]
+        pod = max((pod for pod in context.pod_node if pod in name), key=len, default=None)
+        if pod is not None:
+            homes[document.name] = context.node(context.pod_node[pod]) or context.pod_node[pod]
+        elif document.node:
+            homes[document.name] = context.node(document.node) or document.node
+        elif len(placed.get(document.name, ())) == 1 and len(context.job_nodes) > 1:
+            homes[document.name] = next(iter(placed[document.name]))
+    return homes
+
+
+def coalesce(context: Context, events: list[Event]) -> list[Event]:
+    """Merge repeats of one signature on one entity within the window into one event with first, last and count."""
+    merged: list[Event] = []
+    latest: dict[tuple[Any, ...], Event] = {}
+    for event in sorted(events, key=lambda e: (e.time is None, e.time or 0.0, e.order)):
+        key = (
+            event.signature,
+            event.role,
+            event.node,
+            event.gpu,
+            event.rank,
+            event.code,
+            event.data.get("device") or event.data.get("port"),
+            _NUMBERS.sub("#", event.text)[:160],
+            event.file if event.time is None else "",
+        )
+        have = latest.get(key)
+        if have is not None and (
+            (event.time is None and have.time is None and have.text == event.text)
+            or (event.time is not None and have.last is not None and event.time - have.last <= context.windows.coalesce)
+        ):
+            have.count += event.count
+            have.last = event.last or event.time
+            have.data.setdefault("repeats", []).append(event.line)
+            if len(have.data["repeats"]) > 50:
+                del have.data["repeats"][50:]
+            continue
+        if event.last is None:
+            event.last = event.time
+        latest[key] = event
+        merged.append(event)
+    return merged
+
+
+def derive(context: Context) -> None:
+    """Add what only many ranks or samples together show: metric signals, watchdogs, flight recorders and stacks compared."""
+    from workbench.detect.collectives import analyse_flight
+    from workbench.detect.metrics import detect_metrics
+    from workbench.detect.stack_compare import analyse_stacks
+    from workbench.detect.watchdogs import analyse_watchdogs
+
+    fresh: list[Event] = []
+    if context.incident.series:
+        fresh += detect_metrics(context.incident.series)
+    dumps = [document.facts["flight"] for document in context.incident.documents if document.facts.get("flight")]
+    if dumps:
+        fresh += analyse_flight(dumps, context.world_size)
+    first = context.lives[0] if context.lives else None
+    of_first = [event for event in context.events if first is None or event.time is None or event.time < first.until]
+    fresh += analyse_watchdogs(of_first, context.world_size)
+    fresh += analyse_stacks(context.events)
+    base = max((event.order for event in context.events), default=0)
+    for number, event in enumerate(fresh):
+        event.order = base + 1 + number
+    context.events = coalesce(context, [*context.events, *normalise(context, fresh)])

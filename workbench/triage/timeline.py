@@ -1,0 +1,196 @@
+"""
+Turn the stamps of many clocks into one timeline: skew and time zones corrected, unstamped lines bounded, the job's life line found.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import median
+
+from workbench.model import Event
+from workbench.triage.context import JOB_SOURCES, Context, Life
+
+__all__ = ["bound_times", "correct_local_time", "estimate_skew", "find_failure", "read_progress"]
+
+
+def read_progress(context: Context) -> None:
+    starts: list[tuple[int, float]] = []
+    for document in context.incident.documents:
+        facts = document.facts
+        for row in facts.get("progress") or []:
+            time, rank, step = row[0], row[1], row[2]
+            if time is not None:
+                context.progress.append((time, rank, step, row[3] if len(row) > 3 else None))
+        for rank, last in (facts.get("ranks") or {}).items():
+            have = context.rank_last.get(rank)
+            if have is None or (last.get("last_time") or 0) > (have.get("last_time") or 0):
+                context.rank_last[rank] = last
+        for attempt in facts.get("attempts") or []:
+            if isinstance(attempt, dict) and isinstance(attempt.get("time"), (int, float)):
+                starts.append((int(attempt.get("attempt") or 0), float(attempt["time"])))
+        evidence = facts.get("finished_evidence")
+        if isinstance(evidence, Event):
+            context.finished.append(evidence)
+    context.progress.sort(key=lambda row: row[0])
+    by_number: dict[int, float] = {}
+    for number, time in starts:
+        by_number[number] = min(time, by_number.get(number, time))
+    for number, time in sorted(by_number.items(), key=lambda item: item[1]):
+        if context.lives and time - context.lives[-1].start < 10.0:
+            continue  # the ranks of one start announce themselves within seconds
+        if context.lives:
+            context.lives[-1].until = time
+        context.lives.append(Life(number, time))
+
+
+def estimate_skew(context: Context) -> None:
+    """
+    Estimate how far each node's clock is ahead, from steps that all ranks finish together.
+
+    A step of synchronous training ends everywhere with the same collective, so the stamps of one step number differ between
+    nodes by their clocks; the median over steps is robust against a rank that logs late.
+    """
+    by_step: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for time, rank, step, _ in context.progress:
+        node = context.rank_node.get(rank) if rank is not None else None
+        if node is not None and step is not None:
+            by_step[step][node].append(time)
+    if not by_step:
+        return
+    offsets: dict[str, list[float]] = defaultdict(list)
+    for nodes in by_step.values():
+        if len(nodes) < 2:
+            continue
+        stamps = {node: median(times) for node, times in nodes.items()}
+        middle = median(stamps.values()) if len(stamps) > 2 else min(stamps.values())
+        for node, time in stamps.items():
+            offsets[node].append(time - middle)
+    for node, values in offsets.items():
+        ahead = median(values)
+        spread = median(abs(value - ahead) for value in values)
+        if len(values) >= 3 and abs(ahead) > 2.0 and spread < abs(ahead) / 4:
+            context.skew[node] = round(ahead, 3)
+
+
+def find_failure(context: Context) -> None:
+    """Establish, per start of the job, when it began, stopped making steps, failed first and ended."""
+    skew = context.skew
+
+    def shift(time: float, rank: int | None) -> float:
+        return time - skew.get(context.rank_node.get(rank, "") if rank is not None else "", 0.0)
+
+    context.progress = sorted(
+        ((shift(time, rank), rank, step, seconds) for time, rank, step, seconds in context.progress), key=lambda row: row[0]
+    )
+    events = [event for event in context.events if event.source in JOB_SOURCES and event.time is not None]
+    stamps = [shift(last["last_time"], rank) for rank, last in context.rank_last.items() if last.get("last_time")]
+    firsts = [shift(last["first_time"], rank) for rank, last in context.rank_last.items() if last.get("first_time")]
+    begin = firsts + [event.time for event in events if event.time is not None] + [row[0] for row in context.progress[:1]]
+    finish = stamps + [event.time for event in events if event.time is not None] + [row[0] for row in context.progress[-1:]]
+    if not begin:
+        begin = [job.start for job in context.incident.jobs if job.start]
+    finish += [job.end for job in context.incident.jobs if job.end] if not finish else []
+    context.start = min(begin) if begin else None
+    context.end = max(finish) if finish else None
+    if context.start is None:
+        return
+    if not context.lives:
+        context.lives = [Life(1, context.start)]
+    context.lives[0].start = min(context.lives[0].start, context.start)
+    for life in context.lives:
+        steps = [row[0] for row in context.progress if life.start <= row[0] < life.until]
+        life.stop = max(steps) if steps else None
+        errors = [
+            event.time
+            for event in events
+            if event.time is not None
+            and life.start <= event.time < life.until
+            and context.role(event) in ("cause", "symptom")
+            and context.weight(event) > 0
+            and not event.data.get("handled")
+        ]
+        late = [time for time in errors if life.stop is None or time >= life.stop - context.windows.survived]
+        life.fail = min(late, default=None)
+        inside = [time for time in finish if life.start <= time < life.until]
+        life.end = max(inside + errors + steps, default=life.start)
+        if life.fail is None:
+            life.fail = life.end
+    first = context.lives[0]
+    context.stop, context.fail = first.stop, first.fail
+
+
+def correct_local_time(context: Context, events: list[Event]) -> None:
+    """
+    Correct kernel logs in local time without zone: a whole number of quarter hours brings their last line to the others' end.
+
+    Logs are collected together, so the newest kernel lines of all nodes lie close; a log that ends hours away is in another zone.
+    """
+    ends: dict[str, float] = {}
+    naive: set[str] = set()
+    for document in context.incident.documents:
+        if document.kind == "kernel-log":
+            last = document.facts.get("last_time")
+            if not isinstance(last, (int, float)):
+                last = max(
+                    (event.time for event in events if event.file == document.name and event.time is not None), default=None
+                )
+            if last is not None:
+                ends[document.name] = float(last)
+                if document.facts.get("naive_local"):
+                    naive.add(document.name)
+    sure = [time for name, time in ends.items() if name not in naive]
+    reference = (
+        max(sure)
+        if sure
+        else max((last["last_time"] for last in context.rank_last.values() if last.get("last_time")), default=None)
+    )
+    if reference is None:
+        return
+    for name in naive:
+        quarter = round((ends[name] - reference) / 900.0)
+        offset = quarter * 900.0
+        if abs(offset) >= 900.0 and abs(offset) <= 14 * 3600.0 and abs(ends[name] - reference - offset) < 400.0:
+            for event in events:
+                if event.file == name and event.time is not None:
+                    event.time -= offset
+                    if event.last is not None:
+                        event.last -= offset
+                    event.data["utc_offset"] = offset
+
+
+def bound_times(events: list[Event]) -> None:
+    """
+    Give lines without a stamp of their own a time between the stamped lines around them.
+
+    A traceback inherits the stamp of the line before it, which may be hours old in a log that was cut or is quiet; then the next
+    stamped line of the file is the better witness, and without one the time is not known.
+    """
+    by_file: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.source in (*JOB_SOURCES, "slurm") and event.line is not None:
+            by_file[event.file].append(event)
+    newest = max(
+        (
+            event.time
+            for event in events
+            if event.source in JOB_SOURCES and event.time is not None and not event.data.get("time_from")
+        ),
+        default=None,
+    )
+    for rows in by_file.values():
+        rows.sort(key=lambda event: event.line or 0, reverse=True)
+        following: float | None = None
+        for event in rows:
+            if not event.data.get("time_from"):
+                following = event.time if event.time is not None else following
+            elif event.time is not None:
+                limit = event.data.get("not_after")
+                if isinstance(limit, float):
+                    limit -= event.data.get("clock_ahead", 0.0)
+                    following = limit if following is None else min(limit, following)
+                if following is not None and following - event.time > 60.0:
+                    event.data["not_before"] = event.time
+                    event.time = event.last = following
+                elif following is None and newest is not None and newest - event.time > 120.0:
+                    event.data["not_before"] = event.time
+                    event.time = event.last = None
