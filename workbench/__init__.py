@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench.examples import examples, load_example
+    from workbench.shipped import examples, load_example
     from workbench.incident import Incident, load
     from workbench.model import Event, Gpu, Verdict
 
@@ -24,9 +24,9 @@ _WHERE = {
     "Gpu": "workbench.model",
     "Incident": "workbench.incident",
     "Verdict": "workbench.model",
-    "examples": "workbench.examples",
+    "examples": "workbench.shipped",
     "load": "workbench.incident",
-    "load_example": "workbench.examples",
+    "load_example": "workbench.shipped",
 }
 
 

@@ -205,7 +205,9 @@ def metrics_frame(series: Iterable[Series]) -> pd.DataFrame:
             codes, uniques = pd.factorize(pd.Series(values, dtype="object"))
             frame[name] = pd.Categorical.from_codes(np.repeat(codes, lengths), categories=pd.Index(list(uniques), dtype="object"))
         else:
-            frame[name] = pd.array(np.repeat(np.array([pd.NA if v is None else v for v in values], dtype="object"), lengths), dtype="Int64")
+            frame[name] = pd.array(
+                np.repeat(np.array([pd.NA if v is None else v for v in values], dtype="object"), lengths), dtype="Int64"
+            )
     return frame[list(METRICS)]
 
 

@@ -64,7 +64,9 @@ class Signatures(dict[str, Signature]):
 
 def _row(row: dict[str, str], file: Path, line: int) -> Signature:
     def fail(what: str) -> CatalogError:
-        return CatalogError(f"{file.name}:{line}: {what}", hint=f"correct the row {row.get('id')!r}; see docs/reference/catalog.md")
+        return CatalogError(
+            f"{file.name}:{line}: {what}", hint=f"correct the row {row.get('id')!r}; see docs/reference/catalog.md"
+        )
 
     try:
         weight = float(row.get("weight") or 0.0)
@@ -78,7 +80,12 @@ def _row(row: dict[str, str], file: Path, line: int) -> Signature:
         raise fail(f"class {row.get('class')!r} is none of the classes of workbench.model.CLASSES")
     if not 0.0 <= weight <= 1.0:
         raise fail(f"weight {weight} is not between 0 and 1")
-    for name, allowed in (("scope", _SCOPES), ("at_fault", _AT_FAULT), ("retry", (*RETRIES, "")), ("remediation", (*REMEDIATIONS, ""))):
+    for name, allowed in (
+        ("scope", _SCOPES),
+        ("at_fault", _AT_FAULT),
+        ("retry", (*RETRIES, "")),
+        ("remediation", (*REMEDIATIONS, "")),
+    ):
         if (row.get(name) or "") not in allowed:
             raise fail(f"{name} {row.get(name)!r} is none of {', '.join(word or '(empty)' for word in allowed)}")
     pattern = row.get("pattern") or ""

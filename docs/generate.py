@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""
+Turn the command line and the catalog into reference pages, so that these cannot say something else than the code.
+
+    python docs/generate.py            write the pages
+    python docs/generate.py --check    say which are out of date (exit code 1)
+
+Pages: reference/cli.md, exit-codes.md and catalog.md, the classes in reference/verdict.md, and the verdict in README.md (what
+`workbench demo` prints).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+os.environ["COLUMNS"] = "100"  # argparse wraps help at the terminal's width
+os.environ["NO_COLOR"] = "1"  # and colours it from Python 3.14 on
+
+from workbench import catalog, model  # noqa: E402
+from workbench.cli import command_names, entry, exits  # noqa: E402
+from workbench.report.knowledge import KINDS  # noqa: E402
+
+__all__ = ["pages"]
+
+NOTE = "<!-- Written by docs/generate.py; change the code, then run `make docs`. -->\n"
+
+
+def cell(text: object) -> str:
+    """Return text for a cell of a Markdown table."""
+    return re.sub(r"([|<>*`\\])", r"\\\1", " ".join(str(text).split()))
+
+
+def rows(header: tuple[str, ...], body: list[tuple[object, ...]]) -> str:
+    """Return a Markdown table."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in body]) + "\n"
+
+
+def cli_page() -> str:
+    """Return the help of every command, as it is printed."""
+    parser = entry.parser_for(None)
+    (commands,) = (action for action in parser._actions if action.dest == "command")
+    assert commands.choices
+    text = (
+        f"# The command line\n\n{NOTE}\nExit codes are in [exit-codes.md](exit-codes.md), the JSON in [verdict.md](verdict.md).\n"
+    )
+    pages = {"workbench": parser, **{f"workbench {name}": commands.choices[name] for name in command_names()}}
+    for title, page in pages.items():
+        page.epilog = None
+        # how argparse lays out usage and choices differs between Python versions; the options and their words do not
+        text += f"\n## {title}\n\n{cell(page.description)}\n\n"
+        text += rows(
+            ("argument", "meaning"), [(_names(action), cell(action.help or "")) for action in page._actions if action.help]
+        )
+    return text
+
+
+def _names(action: object) -> str:
+    options = list(getattr(action, "option_strings", []))
+    value = getattr(action, "metavar", None) or ("|".join(action.choices) if getattr(action, "choices", None) else "")  # type: ignore[attr-defined]
+    shown = ", ".join(options) if options else ""
+    return "`" + f"{shown} {value}".strip().replace("|", "\\|") + "`"
+
+
+def exits_page() -> str:
+    """Return the exit codes."""
+    body: list[tuple[object, ...]] = [(code, cell(meaning)) for code, meaning in exits.EXITS.items()]
+    return (
+        f"# Exit codes\n\n{NOTE}\n{rows(('code', 'meaning'), body)}\n"
+        "With several paths the code is that of the worst: "
+        + ", ".join(str(code) for code in exits._BY_WEIGHT)
+        + ", from worst to best. A verdict is printed for every path all the same.\n"
+    )
+
+
+def classes_block() -> str:
+    """Return the classes and what belongs in each."""
+    return rows(("class", "what belongs in it"), [(f"`{name}`", cell(meaning)) for name, meaning in model.CLASSES.items()])
+
+
+def catalog_page() -> str:
+    """Return every signature, class and condition, and what the other tables hold."""
+    text = f"""# The catalog
+
+{NOTE}
+Knowledge is data: tables in `workbench/catalog/`, each row with its source and date. `workbench explain WORD` prints a row whole.
+A site's own rows override ours: put `signatures*.csv` with the same columns into a folder and name it with `--catalog DIR` or
+`WORKBENCH_CATALOG`; a verdict's `decided_by` names the file and row that decided.
+
+## Tables
+
+"""
+    files = sorted(file for file in catalog.HERE.glob("*.csv") if not file.stem.startswith("signatures"))
+    words = {table: f"`workbench explain {kind}:…`" for kind, (table, *_) in KINDS.items()}
+    text += rows(
+        ("table", "rows", "look up with"),
+        [(f"`{file.name}`", len(catalog.table(file.stem)), words.get(file.stem, "")) for file in files],
+    )
+    text += "\n## Columns of a signature\n\n" + rows(
+        ("column", "meaning"),
+        [
+            ("`id`", "its name in evidence"),
+            ("`pattern`", "regular expression (no look-around, no back-references); empty: found by structure"),
+            ("`layer`", "where it is seen"),
+            ("`role`", "`cause`, `symptom` (never anchors a verdict that something earlier explains), `context` or `counter`"),
+            ("`class`", "the class it speaks for"),
+            ("`weight`", "0 to 1: how surely one such observation alone means the class"),
+            ("`scope`, `at_fault`", "what it speaks about; what is to blame"),
+            ("`retry`, `remediation`", "advice, where it differs from the class's"),
+            ("`meaning`, `example`", "in our words; one real line"),
+            (
+                "`source`, `evidence`, `date`",
+                "where that is known from, of which kind (source, doc, issue, recall), when it was looked up",
+            ),
+        ],
+    )
+    areas: dict[str, list[catalog.Signature]] = {}
+    for row in catalog.signatures().values():
+        areas.setdefault(row.origin.split(":")[0], []).append(row)
+    for area, members in sorted(areas.items()):
+        text += f"\n## {area}\n\n"
+        text += rows(
+            ("signature", "role", "class", "weight", "meaning"),
+            [
+                (f"`{row.id}`", row.role, f"`{row.cls}`", f"{row.weight:g}", cell(row.meaning))
+                for row in sorted(members, key=lambda row: row.id)
+            ],
+        )
+    return text
+
+
+def demo_block() -> str:
+    """Return the first part of what `workbench demo` prints: the answer, what to do, and the best evidence."""
+    from workbench.cli.demo import DEFAULT
+    from workbench.shipped import load_example
+    from workbench.report.terminal import render
+    from workbench.report.verdict_json import to_json
+
+    incident = load_example(DEFAULT)
+    lines = render(to_json(incident.triage(), name=incident.name)).splitlines()
+    place = next((number for number, line in enumerate(lines) if line.startswith("Evidence")), len(lines))
+    return "```text\n$ workbench demo\n" + "\n".join(lines[: place + 7]) + "\n…\n```\n"
+
+
+def pages() -> dict[Path, str]:
+    """Return path → text of every generated page."""
+    readme = HERE.parent / "README.md"
+    shown = re.compile(r"(<!-- demo -->\n).*?(<!-- /demo -->)", re.DOTALL)
+    demo = demo_block()
+    verdict = HERE / "reference" / "verdict.md"
+    mark = re.compile(r"(<!-- classes -->\n).*?(<!-- /classes -->)", re.DOTALL)
+    block = classes_block()
+    return {
+        HERE / "reference" / "cli.md": cli_page(),
+        HERE / "reference" / "exit-codes.md": exits_page(),
+        HERE / "reference" / "catalog.md": catalog_page(),
+        readme: shown.sub(lambda match: match[1] + demo + match[2], readme.read_text(encoding="utf-8")),
+        verdict: mark.sub(lambda match: match[1] + block + match[2], verdict.read_text(encoding="utf-8")),
+    }
+
+
+def main() -> int:
+    """Write the pages, or check them."""
+    check = "--check" in sys.argv[1:]
+    os.environ.pop("WORKBENCH_CATALOG", None)
+    made = pages()
+    stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    for path in stale:
+        print(f"{'out of date' if check else 'written'}: {path.relative_to(HERE.parent)}")
+        if not check:
+            path.write_text(made[path], encoding="utf-8")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

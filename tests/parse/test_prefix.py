@@ -1,0 +1,109 @@
+"""The head of a line gives rank, node, process, time and level, however launchers and loggers stack them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from workbench.parse.prefix import Context, context, split_prefix
+
+YEAR = Context(year=2025)
+
+
+def _at(*parts: int, micro: int = 0) -> float:
+    return datetime(*parts, microsecond=micro, tzinfo=UTC).timestamp()  # type: ignore[misc, arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "rank", "local", "node", "pid"),
+    [
+        ("[rank3]: KeyError: 'x'", 3, None, None, None),
+        ("[default3]:  what():  CUDA error", None, 3, None, None),
+        ("i.pretrain/0 [default2]:[rank2]:[E218 04:54:22.864467604 ProcessGroupNCCL.cpp:542] [Rank 2] text", 2, 2, None, None),
+        ("[3]: text", 3, None, None, None),
+        ("[1,3]<stdout>:node-a:29881:30401 [0] NCCL INFO init.cc:903 -> 5", 3, None, "node-a", 29881),
+        ("[1,mpirank:4,algo-1]<stderr>:text", 4, None, "algo-1", None),
+        ("2019-06-02T16:13:44.884Z: [1,12]<stdout>:node-a:815:864 [0] NCCL WARN x", 12, None, "node-a", 815),
+        ("(RayWorkerWrapper pid=92234, ip=10.0.24.110) text", None, None, "10.0.24.110", 92234),
+        ("(raylet) A worker died", None, None, None, None),
+        ("(VllmWorker rank=2 pid=225) ERROR 09-25 23:10:17 [multiproc_executor.py:527] text", 2, None, None, 225),
+        ("(Worker_TP0 pid=58215) INFO 02-26 09:09:49 [x.py:170] text", 0, 0, None, 58215),
+        ("(EngineCore_DP0 pid=1067763) ERROR 05-18 09:06:43 [core.py:718] text", None, None, None, 1067763),
+        ("\x1b[1;36m(APIServer pid=1067406)\x1b[0;0m INFO 05-18 09:06:30 [api_server.py:1896] text", None, None, None, 1067406),
+        ("[36m(main_task pid=2105103)[0m text", None, None, None, 2105103),
+        ("[RANK 1] text", 1, None, None, None),
+        ("[rank: 0] Received SIGTERM", 0, None, None, None),
+        ("2026-11-29 16:21:57,356 INFO [trainer] rank=2 host=node-a step=5 loss=6.3", 2, None, "node-a", None),
+        ("2025-08-21 19:43:58,860 | INFO | trainer | rank 14 | step 9344/30000 | loss 2.3", 14, None, None, None),
+        ("[2026-08-24 03:18:18 TP4] text", None, 4, None, None),
+        ("[pod/neo-worker-2/pytorch] [default2]:[rank18]: text", 18, 2, None, None),
+        ("[1579244743.735971] [node-a:41109:0]  debug.c:1076 UCX  DEBUG x", None, None, "node-a", 41109),
+        (" |   | 2024-05-01 10:00:00 master-0 >> text |", None, None, "master-0", None),
+        ("Jan  5 12:01:02 node-b train[4123]: text", None, None, "node-b", 4123),
+    ],
+)
+def test_speaker(text: str, rank: int | None, local: int | None, node: str | None, pid: int | None) -> None:
+    head = split_prefix(text, YEAR)
+    assert (head.rank, head.local_rank, head.node, head.pid) == (rank, local, node, pid)
+
+
+@pytest.mark.parametrize(
+    ("text", "time", "naive"),
+    [
+        ("[E218 04:54:22.864467 ProcessGroupNCCL.cpp:542] x", _at(2025, 2, 18, 4, 54, 22, micro=864467), True),
+        ("E0612 01:14:57.061000 4242 torch/distributed/x.py:12] x", _at(2025, 6, 12, 1, 14, 57, micro=61000), True),
+        ("[E1129 16:40:43.388780 socket.cpp:764] x", _at(2025, 11, 29, 16, 40, 43, micro=388780), True),
+        ("2023-05-30 20:29:14,854 INFO x", _at(2023, 5, 30, 20, 29, 14, micro=854000), True),
+        ("2024-03-06T17:53:22.335714Z  INFO x", _at(2024, 3, 6, 17, 53, 22, micro=335714), False),
+        ("2024-03-06T17:53:22+02:00 x", _at(2024, 3, 6, 15, 53, 22), False),
+        ("INFO 02-20 16:42:42 engine.py:12] x", _at(2025, 2, 20, 16, 42, 42), True),
+        ("08/21 [01:46:27] WARNING x", _at(2025, 8, 21, 1, 46, 27), True),
+        ("06/17/2025 18:00:51 - INFO - x", _at(2025, 6, 17, 18, 0, 51), True),
+        ("[2023-07-21 13:11:27,879] [INFO] [launch.py:428:sigkill_handler] x", _at(2023, 7, 21, 13, 11, 27, micro=879000), True),
+        ("submitit WARNING (2022-08-12 02:06:11,453) - x", _at(2022, 8, 12, 2, 6, 11, micro=453000), True),
+        ("E0000 00:00:1737839649.620236 1899436 cuda_dnn.cc:8310] x", 1737839649.620236, False),
+        ("[1579244743.735971] [node-a:41109:0] x", 1579244743.735971, False),
+        ("Thu Jan 22 01:35:46 2025", _at(2025, 1, 22, 1, 35, 46), True),
+        ("[titan] 2026-11-29 16:53:32,737 - root - INFO - x", _at(2026, 11, 29, 16, 53, 32, micro=737000), True),
+        ('{"log":"[rank3]: x\\n","stream":"stderr","time":"2024-05-01T10:00:00.5Z"}', _at(2024, 5, 1, 10, 0, 0, micro=500000), False),
+        ("2024-05-01T10:00:00.5Z stderr F [rank1]: x", _at(2024, 5, 1, 10, 0, 0, micro=500000), False),
+    ],
+)
+def test_time(text: str, time: float, naive: bool) -> None:
+    head = split_prefix(text, YEAR)
+    assert head.time == pytest.approx(time, abs=1e-5)
+    assert head.naive is naive
+
+
+def test_stamp_without_a_year_has_no_time_unless_the_file_tells_the_year() -> None:
+    line = "[E218 04:54:22.864467604 ProcessGroupNCCL.cpp:542] x"
+    assert split_prefix(line).time is None
+    assert split_prefix(line).yearless
+    assert context(["2024-02-18 04:50:00,000 INFO x", line]).year == 2024
+
+
+def test_impossible_date_is_no_time_and_no_error() -> None:
+    assert split_prefix("2024-02-31 04:50:00 x", YEAR).time is None
+    assert split_prefix("E1345 01:14:57.061000 42 x.py:12] x", YEAR).time is None
+
+
+def test_srun_numbers_are_ranks_only_when_the_whole_file_has_them() -> None:
+    labelled = context(["0: start", "1: start", "0: step 1", "1: step 1", "srun: error: node-a: task 0: Killed"])
+    assert labelled.srun
+    assert split_prefix("1: KeyError: 'x'", labelled).rank == 1
+    plain = context(["Epoch", "0: first", "loss 3", "done", "more"])
+    assert not plain.srun
+    assert split_prefix("0: first", plain).rank is None
+
+
+def test_pdsh_names_are_nodes_only_when_the_whole_file_has_them() -> None:
+    ctx = context(["node-1: start", "node-2: start", "node-1: step", "node-2: step"])
+    head = split_prefix("node-1: node-1:2918:4483 [4] init.cc:263 NCCL WARN x", ctx)
+    assert (head.node, head.pid, head.device) == ("node-1", 2918, 4)
+    assert split_prefix("KeyError: 'x'", ctx).node is None
+
+
+@pytest.mark.parametrize("text", ["", " ", "[", "(", "\x00\x01", "[rank999999999999999999]: x", "(((((pid=1", "9" * 100_000, "[E218"])
+def test_hostile_head_raises_nothing(text: str) -> None:
+    assert split_prefix(text, YEAR).rest is not None

@@ -1,0 +1,12 @@
+"""Turn `python -m workbench …` into the command line."""
+
+from __future__ import annotations
+
+import sys
+
+from workbench.cli import main
+
+__all__: list[str] = []
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""
+Turn words on a command line into calls of the library, one command a file.
+
+Only the standard library's `argparse` is imported here; each command imports what it needs when it runs, so that
+`workbench --help` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["command_names", "main"]
+
+# name → one line of help; the code of command NAME is workbench/cli/NAME.py (add_arguments, run)
+COMMANDS = {
+    "triage": "say what failed first, where, why and what to do, from a folder of evidence",
+    "explain": "print what the catalog knows of a signature, Xid, SXid, DCGM field, condition or class",
+    "examples": "list the shipped incidents",
+    "demo": "triage a shipped incident and write an HTML report",
+}
+
+
+def command_names() -> tuple[str, ...]:
+    """Return the names of all commands, in the order of `--help`."""
+    return tuple(COMMANDS)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """
+    Run one command and return its exit code.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Words after the program's name; default `sys.argv[1:]`.
+    """
+    from workbench.cli.entry import run
+
+    return run(list(sys.argv[1:] if argv is None else argv))

@@ -1,0 +1,37 @@
+"""Turn what happened into a process exit code: the one table that help, documents and code share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["CONFIG", "DATA", "EXITS", "INCOMPLETE", "INTERNAL", "INTERRUPTED", "OK", "UNAVAILABLE", "USAGE", "table", "worst"]
+
+OK, INCOMPLETE, USAGE, DATA, UNAVAILABLE, INTERNAL, CONFIG, INTERRUPTED = 0, 3, 64, 65, 69, 70, 78, 130
+
+# 64 to 78 are the numbers of BSD's sysexits.h; 3 is Nagios's UNKNOWN; 130 is what shells report for SIGINT
+EXITS: dict[int, str] = {
+    OK: "done; a verdict was given (also `unknown` and `none`)",
+    INCOMPLETE: "a verdict was given, but some evidence could not be read, or none of it",
+    USAGE: "the command line is wrong",
+    DATA: "what was given is not what it should be (a word the catalog does not know, a file that is no report)",
+    UNAVAILABLE: "a path or source is not there or may not be read",
+    INTERNAL: "a defect of the workbench; run again with --debug and report it",
+    CONFIG: "a setting or a catalog row is wrong",
+    INTERRUPTED: "stopped with Ctrl-C",
+}
+
+_BY_WEIGHT = (INTERRUPTED, INTERNAL, CONFIG, USAGE, UNAVAILABLE, DATA, INCOMPLETE, OK)
+
+
+def worst(codes: Iterable[int]) -> int:
+    """Return the code that says most about what went wrong, for a run over several paths."""
+    seen = set(codes)
+    for code in _BY_WEIGHT:
+        if code in seen:
+            return code
+    return max(seen, default=OK)
+
+
+def table() -> str:
+    """Return the table as text, for `--help`."""
+    return "exit codes:\n" + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXITS.items())

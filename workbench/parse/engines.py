@@ -1,0 +1,245 @@
+"""Turn a set of regular expressions into a matcher over blocks of text: Hyperscan, else google-re2, else the standard library."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from workbench.parse.patterns import Unsupported, for_blocks, literal
+
+__all__ = ["Engine", "cache_folder", "engine"]
+
+_FORMAT = 1  # counts up when `patterns.for_blocks` or the layout of the cached file changes
+
+
+class Engine(Protocol):
+    """Finds which patterns match in a block; `rejected` lists the patterns it cannot run, by index, with the reason."""
+
+    name: str
+    rejected: list[tuple[int, str]]
+    weights: list[int]  # of each pattern: length of the longest text that every match contains
+
+    def matches(self, block: Any) -> list[tuple[int, int]]:
+        """Return (end of the match in the block, index of the pattern), at least one for each line and pattern that match."""
+
+
+def cache_folder() -> Path:
+    """Return the folder for compiled pattern databases: ``$XDG_CACHE_HOME/workbench``, by default ``~/.cache/workbench``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "workbench"
+
+
+def engine(patterns: Sequence[str], *, name: str | None = None, cache: bool = True) -> Engine:
+    """
+    Return the fastest engine that is installed, or the one of this name (``hyperscan``, ``re2``, ``re``).
+
+    Parameters
+    ----------
+    patterns : sequence of str
+        Regular expressions in the syntax of `re`.
+    name : str, optional
+        Which engine; default the first that can be imported.
+    cache : bool
+        Keep the compiled Hyperscan database in `cache_folder`.
+    """
+    if name in (None, "hyperscan"):
+        try:
+            return _Hyperscan(patterns, cache=cache)
+        except ImportError:
+            if name:
+                raise
+    if name in (None, "re2"):
+        try:
+            return _Re2(patterns)
+        except ImportError:
+            if name:
+                raise
+    return _Re(patterns)
+
+
+class _Hyperscan:
+    name = "hyperscan"
+
+    def __init__(self, patterns: Sequence[str], *, cache: bool) -> None:
+        import hyperscan
+
+        self._hs: Any = hyperscan
+        self._local = threading.local()
+        self.rejected: list[tuple[int, str]] = []
+        self.weights: list[int] = []
+        file = self._file(patterns) if cache else None
+        self._database: Any = self._load(file) if file else None
+        if self._database is None:
+            self._database = self._compile(patterns)
+            if file:
+                self._save(file)
+
+    def _file(self, patterns: Sequence[str]) -> Path | None:
+        # a database fits one version of the library and one instruction set
+        key = repr((_FORMAT, self._hs.__version__, sys.version_info[:2], sys.platform, _cpu(), tuple(patterns)))
+        try:
+            return cache_folder() / f"scan-{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:32]}.hs"
+        except (RuntimeError, OSError):  # no home directory
+            return None
+
+    def _load(self, file: Path) -> Any:
+        # The library runs a database as it is: only one that this user wrote, whole, is taken.
+        try:
+            if hasattr(os, "getuid") and file.stat().st_uid != os.getuid():
+                return None
+            digest, raw = (content := file.read_bytes())[:32], content[32:]
+            if hashlib.sha256(raw).digest() != digest:
+                return None
+            head, body = raw.split(b"\n", 1)
+            about = json.loads(head)
+            database = self._hs.loadb(body, mode=self._hs.HS_MODE_BLOCK)
+            self._local.scratch = self._hs.Scratch(database)
+            self.rejected = [(index, reason) for index, reason in about["rejected"]]
+            self.weights = about["weights"]
+            return database
+        except (OSError, ValueError, KeyError, TypeError, self._hs.error):
+            return None
+
+    def _save(self, file: Path) -> None:
+        with contextlib.suppress(OSError, self._hs.error):
+            about = json.dumps({"rejected": self.rejected, "weights": self.weights})
+            raw = about.encode() + b"\n" + self._hs.dumpb(self._database)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as stream:
+                stream.write(hashlib.sha256(raw).digest() + raw)
+            os.replace(stream.name, file)
+
+    def _compile(self, patterns: Sequence[str]) -> Any:
+        self.weights = [len(literal(pattern)) for pattern in patterns]
+        usable: list[tuple[int, bytes, int]] = []
+        for index, pattern in enumerate(patterns):
+            try:
+                expression, caseless = for_blocks(pattern)
+            except Unsupported as error:
+                self.rejected.append((index, str(error)))
+            else:
+                usable.append((index, expression, self._hs.HS_FLAG_MULTILINE | (self._hs.HS_FLAG_CASELESS if caseless else 0)))
+        try:
+            return self._build(usable)
+        except self._hs.error:
+            sound = []
+            for each in usable:
+                try:
+                    self._build([each])
+                except self._hs.error as error:
+                    self.rejected.append((each[0], str(error)))
+                else:
+                    sound.append(each)
+            return self._build(sound)
+
+    def _build(self, usable: list[tuple[int, bytes, int]]) -> Any:
+        database = self._hs.Database(mode=self._hs.HS_MODE_BLOCK)
+        if usable:
+            indices, expressions, flags = zip(*usable, strict=True)
+            database.compile(expressions=list(expressions), ids=list(indices), elements=len(usable), flags=list(flags))
+        else:
+            database.compile(expressions=[b"\\x00{255}"], ids=[0], elements=1, flags=[0])
+        return database
+
+    def matches(self, block: Any) -> list[tuple[int, int]]:
+        scratch = getattr(self._local, "scratch", None)
+        if scratch is None:
+            scratch = self._local.scratch = self._hs.Scratch(self._database)
+        found: list[tuple[int, int]] = []
+        append = found.append
+
+        def on_match(index: int, start: int, end: int, flags: int, context: object) -> None:
+            append((end, index))
+
+        if len(block):
+            self._database.scan(block, match_event_handler=on_match, scratch=scratch)
+        found.sort()
+        return found
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+        return " ".join(sorted(word for word in ("avx2", "avx512bw", "avx512vbmi", "sve", "sve2") if f" {word} " in text))
+    return ""
+
+
+class _Lines:
+    """What the two fall-backs share: walk over the lines of a block."""
+
+    rejected: list[tuple[int, str]]
+    weights: list[int]
+
+    def line(self, line: bytes) -> list[int]:
+        raise NotImplementedError
+
+    def candidate(self, block: bytes) -> bool:
+        return True
+
+    def matches(self, block: Any) -> list[tuple[int, int]]:
+        whole = bytes(block)
+        if not self.candidate(whole):
+            return []
+        found, start = [], 0
+        for line in re.split(rb"[\n\r]", whole):
+            end = start + len(line)
+            found += [(end, index) for index in self.line(line)]
+            start = end + 1
+        return found
+
+
+class _Re2(_Lines):
+    name = "re2"
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        import re2  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+        options = re2.Options()
+        options.max_mem = 512 << 20
+        options.encoding = re2.Options.Encoding.LATIN1
+        options.log_errors = False
+        self._set = re2.Set.SearchSet(options)
+        self._index: list[int] = []
+        self.rejected = []
+        self.weights = [len(literal(pattern)) for pattern in patterns]
+        for index, pattern in enumerate(patterns):
+            try:
+                expression, caseless = for_blocks(pattern)
+                self._set.Add((b"(?i)" if caseless else b"") + expression)
+                self._index.append(index)
+            except (Unsupported, re2.error) as error:
+                self.rejected.append((index, str(error)))
+        self._set.Compile()
+
+    def line(self, line: bytes) -> list[int]:
+        return [self._index[each] for each in self._set.Match(line)]
+
+
+class _Re(_Lines):
+    name = "re"
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns: list[tuple[int, bytes, re.Pattern[bytes]]] = []
+        self.rejected = []
+        self.weights = [len(literal(pattern)) for pattern in patterns]
+        for index, pattern in enumerate(patterns):
+            try:
+                expression, caseless = for_blocks(pattern)
+            except Unsupported as error:
+                self.rejected.append((index, str(error)))
+            else:
+                # `re` treats high bytes literally too, so the block form serves both.
+                needle = literal(pattern).encode("utf-8", "replace").lower()
+                self._patterns.append((index, needle, re.compile(expression, re.IGNORECASE if caseless else 0)))
+
+    def line(self, line: bytes) -> list[int]:
+        lower = line.lower()
+        return [index for index, needle, pattern in self._patterns if needle in lower and pattern.search(line)]

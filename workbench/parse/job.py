@@ -1,0 +1,295 @@
+"""Turn the lines of a job, rank or launcher log into events, placements and the progress of its ranks."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.model import Line, Parsed, Problem
+from workbench.parse.job_after import conclude
+from workbench.parse.job_launcher import file_hints, placement, world_size
+from workbench.parse.job_signatures import matcher
+from workbench.parse.job_state import SOFT, JobState, RankState, Uttered, add, details, remember
+from workbench.parse.prefix import Prefix, context, split_prefix
+from workbench.parse.progress import step_of
+
+__all__ = ["parse_job"]
+
+_SAMPLE = 4000  # lines looked over for what one line cannot tell
+_MAX_PROGRESS = 4_000  # points kept per document; then every second is dropped
+# a new start of a rank: the banner that a process prints once
+_START = re.compile(
+    r"[Ii]nitializing (?:process group|torch distributed|distributed)|\brank \d+/\d+ local_rank \d+ on |GLOBAL_RANK: \d+, MEMBER"
+)
+# [default] Worker group FAILED. 2/2 attempts left; will restart worker group | restart_count=1 | process group ready, restart count 1
+_RESTART = re.compile(r"restart_count=(\d+)|[Rr]estart count[ :=]+(\d+)|will restart worker group")
+# [Rank 3] … | [PG 0 (default_pg) Rank 3] | [PG ID 0 PG GUID 0(default_pg) Rank 3] (in other groups the number is the group's own)
+_OWN_RANK = re.compile(r"\[Rank (\d+)\]|default_pg\) Rank (\d+)\]")
+_FRAMEWORK = re.compile(r"torch/distributed/|\.(?:cpp|cc|hpp|cu|h):\d+|launch\.py|site-packages|run\.py:\d+")
+_SAID = re.compile(r"Error|Exception|error:|what\(\)|Fatal|^\s*free\(|corrupt|SIG|signal|KeyboardInterrupt|DataLoader|skip")
+
+
+def parse_job(
+    lines: Sequence[Line], *, file: str, node: str | None = None, year: int | None = None, scanned: bool = False
+) -> Parsed:
+    """
+    Return the events, placements and facts of a log.
+
+    Parameters
+    ----------
+    lines : sequence of Line
+        All lines, or those that the scanner kept; `Line.no` tells which. When no line carries hits and `scanned` is false, the
+        catalog is matched here.
+    file : str
+        Name that events carry; also a hint for rank and attempt (``logs/rank-3.attempt-1.log``).
+    node : str, optional
+        Node that wrote the file, when its name or place tells it.
+    year : int, optional
+        Year of stamps without one (glog, vLLM, syslog) when the file has no full date of its own; without both, such lines
+        have no time.
+    scanned : bool
+        The scanner has looked at every line: lines without hits need no second look.
+
+    Returns
+    -------
+    Parsed
+        `facts`: ``attempts``, ``ranks`` {rank: first_time, last_time, last_step, last_line, lines}, ``progress`` [(time, rank, step,
+        step_seconds, loss)], ``world_size``, ``finished``, ``first_step_time``, ``noise``, ``naive_times``, ``yearless_stamps``.
+    """
+    rank, local_rank, attempt = file_hints(file)
+    sample = lines if len(lines) <= _SAMPLE else [*lines[: _SAMPLE // 2], *lines[-_SAMPLE // 2 :]]
+    job = JobState(
+        file, node, context((line.text for line in sample), year), matcher(), rank, local_rank, attempt or 0,
+        own=not scanned and not any(line.hits for line in lines),
+    )  # fmt: skip
+    for line in lines:
+        try:
+            _line(job, line)
+        except (ValueError, OverflowError, IndexError, KeyError, TypeError) as error:  # a hostile line must not cost the others
+            if len(job.parsed.problems) < 5:
+                job.parsed.problems.append(
+                    Problem(file, f"a line could not be read: {error}", "it is left out", line.no, "job", "partial")
+                )
+    conclude(job)
+    _facts(job)
+    for order, event in enumerate(job.parsed.events):
+        event.order = order
+    return job.parsed
+
+
+def _time(job: JobState, head: Prefix) -> float | None:
+    """The line's own time, completed by what the file told before."""
+    if head.time is not None:
+        job.day = head.time - head.time % 86400
+        return head.time
+    if head.clock is not None and job.day is not None and not head.yearless:
+        moment = job.day + head.clock
+        if job.any_last is not None and moment < job.any_last - 43200:  # past midnight
+            job.day += 86400
+            moment += 86400
+        return moment
+    return None
+
+
+def _line(job: JobState, line: Line) -> None:
+    text = line.text
+    head = split_prefix(text, job.ctx)
+    if head.rank is None and (found := _OWN_RANK.search(head.rest[:300])):
+        head.rank = int(found[1] or found[2])
+    if head.rank is None:
+        head.rank = job.rank
+    if head.local_rank is None:
+        head.local_rank = job.local_rank
+    own_time = _time(job, head)
+    if head.yearless and head.time is None:
+        job.yearless += 1
+    moment = own_time
+    if moment is None:
+        moment = job.last.get(head.stream, job.any_last) if head.stream else job.any_last
+    else:
+        job.any_last = moment
+        if head.stream:
+            job.last[head.stream] = moment
+    hits = line.hits if not job.own else tuple(job.matcher.search(text))
+
+    if job.summary.feed(line.no, head.rest):
+        if "Root Cause" in text or "Failures:" in text:
+            _emit(job, line, head, moment, own_time, hits)
+        for failure in job.summary.failures[-1:]:
+            if failure.attempt is None:
+                failure.attempt = job.attempt
+        return
+    _attempts(job, line.no, head, moment)
+    if head.rank is not None:
+        state = job.ranks.setdefault(head.rank, RankState())
+        state.lines += 1
+        state.last_line = line.no
+        if moment is not None:
+            state.last_time = moment
+            if state.first_time is None:
+                state.first_time = moment
+    _place(job, head, line.no)
+    inside, raised = job.stacks.feed(line.no, head.stream, head.rest)
+    if inside and "Traceback (most recent call last):" in head.rest and job.before is not None and line.no - job.before[0] == 1:
+        job.intro[head.stream] = job.before[1]
+    if raised is not None:
+        job.raised.append(Uttered(raised, head, moment, text, job.attempt, hits, job.intro.pop(head.stream, None)))
+        job.before = None
+        return
+    if not inside:
+        if text.strip():
+            job.before = (line.no, head, text)
+        _progress(job, line, head, moment)
+        if (
+            head.level in ("ERROR", "CRITICAL")
+            and head.rest.strip()
+            and not _FRAMEWORK.search(text[: len(text) - len(head.rest) + 60])
+        ):
+            key = head.rank if head.rank is not None else -1 - (head.local_rank if head.local_rank is not None else 10_000)
+            job.words[key] = (line.no, text, head, moment, job.attempt)
+    if hits and not (inside and head.rest[:1] in " \t"):  # lines of code in a stack quote error texts without raising them
+        _emit(job, line, head, moment, own_time, hits, quiet=inside)
+
+
+def _attempts(job: JobState, no: int, head: Prefix, moment: float | None) -> None:
+    """A new attempt begins when the agent says so, or when a rank that is already up prints its banner again."""
+    rest = head.rest
+    number: int | None = None
+    if "estart" in rest and (found := _RESTART.search(rest)):
+        stated = found[1] or found[2]
+        number = int(stated) if stated else None
+        if number is None or number <= job.attempt:
+            return
+    elif _START.search(rest):
+        state = job.ranks.setdefault(head.rank, RankState()) if head.rank is not None else None
+        if state is not None and state.started and state.last_step is not None and state.last_step_line > 0:
+            number = job.attempt + 1
+        elif state is not None:
+            state.started = True
+        if not job.attempts:
+            job.attempts.append({"attempt": job.attempt, "time": moment, "line": no})
+    if number is None or number > 10_000:
+        return
+    job.attempt = number
+    job.attempts.append({"attempt": number, "time": moment, "line": no})
+    for state in job.ranks.values():
+        state.started, state.last_step_line = False, 0
+
+
+def _place(job: JobState, head: Prefix, no: int) -> None:
+    if job.world is None or "nranks" in head.rest:
+        size = world_size(head.rest[:2000])
+        if size is not None and size < 1_000_000:
+            job.world = max(job.world or 0, size)
+    found = placement(head, job.node)
+    if found is None:
+        if head.rank is not None and (head.node or head.pid):
+            remember(job, head.rank, head.local_rank, head.node or job.node, head.pid, head.time, no, "line-prefix")
+        return
+    found.attempt, found.file, found.line, found.pod = job.attempt, job.file, no, head.pod
+    if found.pid is not None:
+        job.by_pid[found.pid] = (found.rank, found.local_rank, found.node)
+    key = (found.rank, found.node, found.local_rank, found.gpu, found.pid, found.attempt)
+    if key not in job.placed:
+        job.placed.add(key)
+        job.parsed.placements.append(found)
+
+
+def _progress(job: JobState, line: Line, head: Prefix, moment: float | None) -> None:
+    step = step_of(head.rest)
+    if step is None or step.kind == "throughput":
+        return
+    if step.loss is not None and not math.isfinite(step.loss) and head.level not in ("WARNING", "ERROR", "CRITICAL"):
+        row = job.matcher.rows["loss-nan"]
+        add(job, row, line.no, line.text, head, moment, {"loss": str(step.loss), "step": step.step})
+    if head.rank is not None and step.step is not None:
+        state = job.ranks.setdefault(head.rank, RankState())
+        state.last_step, state.last_step_line = step.step, line.no
+    if step.kind == "step" and step.step is not None and job.first_step_time is None:
+        job.first_step_time = moment
+    job.seen_steps += 1
+    if job.seen_steps % job.stride == 0:
+        job.progress.append((moment, head.rank, step.step, step.seconds, step.loss, line.no))
+        if len(job.progress) > _MAX_PROGRESS:
+            del job.progress[::2]
+            job.stride *= 2
+
+
+def _emit(
+    job: JobState,
+    line: Line,
+    head: Prefix,
+    moment: float | None,
+    own_time: float | None,
+    hits: tuple[str, ...],
+    quiet: bool = False,
+) -> None:
+    """Make the one event of a line from the row that says most."""
+    rows = job.matcher.order(hits)
+    if not rows:
+        return
+    row = rows[0]
+    if row.layer == "noise":
+        job.noise[row.id] = job.noise.get(row.id, 0) + 1
+        return
+    if row.id in SOFT:
+        if row.id != "py-builtin-exception" or quiet or head.level not in ("ERROR", "CRITICAL"):
+            return
+        row = job.matcher.rows["python-exception"]
+    if quiet and row.layer == "generic":
+        return
+    data: dict[str, Any] = dict(job.matcher.fields(row, line.text))
+    also = [other.id for other in rows[1:] if other.id not in SOFT and other.layer != "noise"]
+    if also:
+        data["also"] = also
+    details(row, line.text, data)
+    if own_time is None and moment is not None:
+        data["time_from"] = "previous"
+    lowered = None
+    if (
+        row.role == "cause"
+        and (row.layer in ("torch", "python") or row.id == "cuda-oom-other-words")
+        and row.weight > 0.6
+        and not _SAID.search(line.text)
+        and not head.level
+    ):
+        lowered = round(row.weight * 0.6, 3)  # words without their exception: quoted, or torn off it
+    if row.id == "job-finished" and job.finished is None:
+        job.finished = {"line": line.no, "text": line.text[:500], "time": moment}
+    event = add(job, row, line.no, line.text, head, moment, data)
+    if event is not None and event.count == 1 and lowered is not None:
+        event.weight = lowered
+
+
+def _facts(job: JobState) -> None:
+    facts = job.parsed.facts
+    facts["attempts"] = job.attempts
+    facts["ranks"] = {
+        rank: {
+            "first_time": state.first_time, "last_time": state.last_time, "last_step": state.last_step, "last_line": state.last_line,
+            "lines": state.lines,
+        }
+        for rank, state in sorted(job.ranks.items())
+    }  # fmt: skip
+    facts["progress"] = [point[:5] for point in job.progress]
+    facts["world_size"] = job.world
+    facts["first_step_time"] = job.first_step_time
+    facts["noise"] = job.noise
+    facts["finished"] = job.finished is not None
+    if job.finished is not None:
+        facts["finished_evidence"] = job.finished
+    if job.yearless:
+        facts["yearless_stamps"] = job.yearless
+    if job.dropped:
+        job.parsed.problems.append(
+            Problem(
+                job.file,
+                f"{job.dropped} more events were counted but not kept",
+                "narrow the time or split the file",
+                None,
+                "job",
+                "partial",
+            )
+        )

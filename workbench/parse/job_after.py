@@ -1,0 +1,280 @@
+"""Turn a whole job log, once read, into what only the whole tells: whose exception it was, who ended by himself, who diverged."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from workbench.model import Event, Gpu
+from workbench.parse.job_launcher import Failure
+from workbench.parse.job_ranks import attribute
+from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, Uttered, add, cut, details, remember
+from workbench.parse.prefix import Prefix
+
+__all__ = ["conclude"]
+
+_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM", 2: "SIGINT"}
+_FORGIVEN = frozenset({"noise-metrics-push", "noise-tracker", "noise-retry"})  # a logger that says so goes on after the traceback
+_HOOKED = re.compile(r"\[rank\d+\]:")
+_THREAD = re.compile(r"^Exception in thread |^Exception ignored in|Error in sys\.excepthook")
+_IGNORED = re.compile(r"^Exception ignored in")
+
+
+def conclude(job: JobState) -> None:
+    """Add to a job's events what follows from all of its lines together."""
+    _failures(job)
+    _exceptions(job)
+    attribute(job.parsed, job.summary.failures)
+    _last_words(job)
+    _divergence(job)
+    _missing(job)
+    _skipped(job)
+
+
+def _failures(job: JobState) -> None:
+    """Report the blocks of the agent's summary, and learn ranks from it."""
+    row = job.matcher.rows["elastic-failure"]
+    last_raised: dict[str, list[Failure]] = {}
+    for failure in job.summary.failures:
+        data: dict[str, Any] = {"root": failure.root, "exit_code": failure.code}
+        if failure.code is not None and failure.code < 0:
+            data["signal"] = _SIGNALS.get(-failure.code, str(-failure.code))
+        if failure.raised:
+            final = failure.raised[-1]
+            data.update(exception=final.exception, message=final.message[:500], user_frame=final.user_frame)
+            for quoted in failure.raised:
+                last_raised.setdefault(quoted.text, []).append(failure)
+        job.parsed.events.append(
+            Event(
+                row.id, "torchelastic", failure.text[:2000], failure.time, job.file, failure.no, failure.host or job.node,
+                rank=failure.rank, local_rank=failure.local_rank, pid=failure.pid, attempt=failure.attempt, code=failure.code, data=data,
+            )
+        )  # fmt: skip
+        if failure.rank is not None:
+            if failure.pid is not None:
+                job.by_pid[failure.pid] = (failure.rank, failure.local_rank, failure.host)
+            remember(
+                job,
+                failure.rank,
+                failure.local_rank,
+                failure.host or job.node,
+                failure.pid,
+                failure.time,
+                failure.no,
+                "torchelastic",
+            )
+    for event in job.parsed.events:
+        if event.rank is None and event.pid in job.by_pid and event.signature == "elastic-exit":
+            event.rank, event.node = job.by_pid[event.pid][0], event.node or job.by_pid[event.pid][2]
+    # exceptions without a speaker get the rank whose summary block quotes them, when only one does
+    for one in job.raised:
+        raised, head = one.raised, one.head
+        blocks = last_raised.get(raised.text, [])
+        ranks = {block.rank for block in blocks}
+        if head.rank is None and len(ranks) == 1:
+            head.rank, head.local_rank = blocks[0].rank, blocks[0].local_rank
+            head.node = head.node or blocks[0].host
+    known = {one.raised.text for one in job.raised}
+    for text, blocks in last_raised.items():  # only the summary has it: the worker's own output is not in this file
+        if text in known:
+            continue
+        for block in blocks[:64]:
+            for quoted in block.raised:
+                if quoted.text == text:
+                    head = Prefix(rank=block.rank, local_rank=block.local_rank, node=block.host, pid=block.pid)
+                    hits = tuple(job.matcher.search(quoted.text))
+                    job.raised.append(Uttered(quoted, head, block.time, quoted.text, block.attempt or 0, hits))
+
+
+def _went_on(job: JobState, rank: int | None, no: int) -> bool:
+    """Tell whether the rank (or, when unknown, every rank that reports) got further than it was, after a line."""
+    wanted = [rank] if rank is not None else [one for one, state in job.ranks.items() if state.last_step is not None] or [None]
+    for one in wanted[:64]:
+        points = [(point[5], point[2]) for point in job.progress if point[2] is not None and (one is None or point[1] == one)]
+        before = max((step for line, step in points if line < no), default=None)
+        after = {step for line, step in points if line > no and (before is None or step > before)}
+        if len(after) < (1 if before is not None else 2):
+            return False
+    return True
+
+
+def _exceptions(job: JobState) -> None:
+    """Report one event for each exception; the root of a chain is the cause, the others follow from it."""
+    rows = job.matcher.rows
+    specific: set[int] = set()  # ids of raised that a row of its own names as a cause
+    done: dict[tuple[Any, ...], Event] = {}
+    events: dict[int, Event] = {}
+    codes = {failure.rank: failure.code or 0 for failure in job.summary.failures if failure.attempt == job.attempt}
+    last_of = {one.head.rank: one.raised for one in job.raised}
+    for one in job.raised:
+        raised, head, moment, text, attempt, intro = one.raised, one.head, one.time, one.text, one.attempt, one.intro
+        ordered = [row for row in job.matcher.order(one.hits) if row.id not in SOFT and row.layer != "noise"]
+        row = ordered[0] if ordered else rows["python-exception"]
+        if intro is not None and head.rank is None and not head.stream:
+            head.rank, head.local_rank, head.node = intro.rank, intro.local_rank, head.node or intro.node
+        data: dict[str, Any] = {"exception": raised.exception, "message": raised.message[:500], "frames": raised.frames}
+        data.update(job.matcher.fields(row, text))
+        details(row, text, data)
+        if raised.user_frame:
+            data["user_frame"] = raised.user_frame
+        if raised.where:
+            data["in"] = raised.where
+        also = [other.id for other in ordered[1:] if other.id != row.id]
+        if also:
+            data["also"] = also
+        if raised.bare:
+            data["bare"] = True
+        intro_text = intro.rest if intro is not None else raised.intro
+        if intro_text and raised.start - raised.intro_no <= 2:
+            data["intro"] = intro_text[:200]
+        role = row.role
+        if raised.chained_from is not None:
+            data["chained_from"] = raised.chained_from.text[:300]
+            if id(raised.chained_from) in specific or row.id == "python-exception":
+                role = "symptom"
+        elif raised.wraps is not None:
+            data["wraps"] = raised.wraps.text[:300]
+            role = "symptom" if row.layer == "generic" else role
+        if (
+            (row.role == "cause"
+            and row.layer != "generic")
+            or (raised.chained_from is not None and id(raised.chained_from) in specific)
+        ):
+            specific.add(id(raised))
+        noise = bool(intro_text) and not _FORGIVEN.isdisjoint(job.matcher.search(intro_text[:400]))
+        if _IGNORED.search(intro_text or ""):
+            noise = True
+        threaded = bool(_THREAD.search(intro_text or ""))
+        # torch's own hook prints "[rank3]: Traceback": nobody caught that one
+        uncaught = (
+            threaded
+            or bool(_HOOKED.search(text[: len(text) - len(head.rest)]))
+            or (codes.get(head.rank, 0) > 0 and last_of.get(head.rank) is raised)
+        )
+        if noise or (not uncaught and attempt == job.attempt and _went_on(job, head.rank, raised.no)):
+            data["handled"] = True
+        elif attempt != job.attempt:
+            data["earlier_attempt"] = True
+        if "time_from" not in data and head.time is None and moment is not None:
+            data["time_from"] = "previous"
+        key = (row.id, head.rank, head.local_rank, head.pid, raised.text, attempt, role)
+        if key in done:
+            done[key].count += 1
+            done[key].last = moment
+            continue
+        if len(job.parsed.events) >= MAX_EVENTS:
+            job.dropped += 1
+            continue
+        event = Event(
+            row.id, "job", cut(text, None), moment, job.file, raised.no, head.node or job.node, None, head.rank, head.local_rank,
+            head.pid, attempt, role=role if role != row.role else None, data=data,
+        )  # fmt: skip
+        if (index := data.pop("gpu_index", None)) is not None:
+            event.gpu = Gpu(index=index)
+        if data.get("handled"):
+            event.role = "context"
+        done[key] = events[id(raised)] = event
+        job.parsed.events.append(event)
+        if row.role == "cause" and row.layer != "generic":
+            # what was raised first in the chain says less than this: a fall-back that failed, a lookup that was tried
+            link = raised.chained_from
+            while link is not None:
+                if (earlier := events.get(id(link))) is not None and earlier.signature == "python-exception":
+                    earlier.role = "symptom"
+                    earlier.data["superseded_by"] = raised.text[:200]
+                link = link.chained_from
+    _fold(job, list(events.values()))
+    job.parsed.events.sort(key=lambda event: event.line or 0)
+
+
+def _fold(job: JobState, exceptions: list[Event]) -> None:
+    """The lines of a long message repeat what its exception said: they are counted with it."""
+    ends = {(event.signature, event.rank, event.line): event for event in exceptions if event.line is not None}
+    kept = []
+    for event in job.parsed.events:
+        if "exception" not in event.data and event.line is not None:
+            first = next(
+                (ends[key] for back in range(1, 13) if (key := (event.signature, event.rank, event.line - back)) in ends), None
+            )
+            if (first is not None and event.data.get("time_from") == "previous") or (first is not None and event.time is None):
+                first.count += event.count
+                continue
+        kept.append(event)
+    job.parsed.events[:] = kept
+
+
+def _last_words(job: JobState) -> None:
+    """A process that ended by itself without a traceback: the last error that it logged is why."""
+    rows = job.matcher.rows
+    blamed = {
+        (event.attempt, event.rank)
+        for event in job.parsed.events
+        if (event.role or rows[event.signature].role) == "cause" and event.signature != "loss-nan"
+    }
+    codes = {failure.rank: failure.code for failure in job.summary.failures if failure.attempt == job.attempt}
+    for key, (no, text, head, moment, attempt) in sorted(job.words.items(), key=lambda item: item[1][0]):
+        rank = head.rank
+        if rank is None:
+            rank = next((f.rank for f in job.summary.failures if f.local_rank == -1 - key and key < 0), None)
+        if (attempt, rank) in blamed or (attempt, None) in blamed or (job.own and _is_noise(job, text)):
+            continue
+        if any(event.line == no for event in job.parsed.events) or _is_noise(job, text):
+            continue
+        code = codes.get(rank)
+        if code is None and (codes or any(a == attempt for a, _ in blamed)):
+            continue
+        if code is not None and code <= 0:
+            continue
+        if _went_on(job, rank, no) and job.ranks:
+            continue
+        head.rank = rank
+        data: dict[str, Any] = {"exit_code": code} if code is not None else {}
+        job.attempt, now = attempt, job.attempt
+        event = add(job, rows["app-last-words"], no, text, head, moment, data)
+        job.attempt = now
+        if event is not None and code is None:
+            event.weight = 0.35
+    job.parsed.events.sort(key=lambda event: event.line or 0)
+
+
+def _is_noise(job: JobState, text: str) -> bool:
+    ordered = job.matcher.order(job.matcher.search(text))
+    return bool(ordered) and ordered[0].layer == "noise"
+
+
+def _missing(job: JobState) -> None:
+    """A store key of a rank that was never started is a wrong world size; of one that runs, that rank hangs."""
+    started = set(job.ranks) | {failure.rank for failure in job.summary.failures if failure.rank is not None}
+    for event in job.parsed.events:
+        missing = event.data.get("missing_rank")
+        if not isinstance(missing, int) or not started:
+            continue
+        if missing not in started and started == set(range(len(started))) and missing >= len(started) and len(started) > 1:
+            event.role, event.cls, event.weight = "cause", "user/config", 0.6
+        elif missing in started:
+            event.cls, event.weight = "user/hang", 0.4
+
+
+def _skipped(job: JobState) -> None:
+    """A data set that was left out is the cause when the code then fails over the data."""
+    rows = job.matcher.rows
+    left_out = [event for event in job.parsed.events if event.signature == "dataset-skipped"]
+    for event in left_out:
+        for other in job.parsed.events:
+            near = (other.line or 0) > (event.line or 0) and other.attempt == event.attempt
+            if near and other.signature == "python-exception" and (other.role or rows[other.signature].role) == "cause":
+                if any("data" in frame for frame in other.data.get("frames", [])):
+                    event.role = "cause"
+                    event.rank = event.rank if event.rank is not None else other.rank
+
+
+def _divergence(job: JobState) -> None:
+    """What a few ranks did and the others did not (left out a step, ran out of data) is a cause, when the job then failed."""
+    ranks = {rank for rank, state in job.ranks.items() if state.last_step is not None or state.lines > 3}
+    for name in ("rank-data-exhausted", "rank-skipped-step"):
+        events = [event for event in job.parsed.events if event.signature == name and event.rank is not None]
+        saying = {event.rank for event in events}
+        if saying and len(ranks) > len(saying) and ranks - saying:
+            for event in events:
+                event.role = "cause"
+                event.data["others"] = len(ranks - saying)

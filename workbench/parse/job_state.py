@@ -1,0 +1,207 @@
+"""Turn what a job log has said so far into one state, to which events are added, repeats counted and long lines cut."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.catalog import Signature
+from workbench.model import Event, Gpu, Parsed, Placement
+from workbench.parse import ids
+from workbench.parse.job_launcher import Summary
+from workbench.parse.job_signatures import Matcher
+from workbench.parse.prefix import Context, Prefix, split_prefix
+from workbench.parse.traceback import Raised, Tracebacks
+
+__all__ = ["MAX_EVENTS", "SOFT", "JobState", "RankState", "Uttered", "add", "cut", "details", "remember"]
+
+MAX_EVENTS = 20_000  # per document; what is more is counted, not kept
+SOFT = frozenset({"python-final-line", "python-traceback", "py-builtin-exception"})  # rows that only say "an exception"
+_TEXT = 2_000  # characters of a line that an event keeps
+_SOURCES = {"torchelastic": "launcher", "mpi": "launcher", "slurm": "slurm"}
+_WORK = re.compile(
+    r"Work\w*\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel_in>\d+))?(?:, NumelOut=(?P<numel_out>\d+))?"
+    r"(?:, Timeout\(ms\)=(?P<timeout_ms>\d+))?\)?(?: ran for (?P<ran_ms>\d+) milliseconds)?"
+)
+# … detected by watchdog at work: 763028, last enqueued NCCL work: 763030, last completed NCCL work: 763027.
+_QUEUE = re.compile(
+    r"at work(?: sequence id)?:? ?(?P<seq>\d+)|[Ll]ast enqueued (?:NCCL )?work: (?P<last_enqueued>-?\d+)"
+    r"|[Ll]ast completed (?:NCCL )?work: (?P<last_completed>-?\d+)"
+)
+# [PG ID 5 PG GUID 83(TENSOR_MODEL_PARALLEL_GROUP) Rank 1] : the rank is the group's own
+_GROUP = re.compile(r"\[PG (?:ID )?\w+ (?:PG GUID )?\w*\s?\(?(?P<pg>\w+)\)? Rank (?P<pg_rank>\d+)\]")
+_NCCL_DETAIL = re.compile(r"(?P<dev>\bmlx5_\w+|\brdmap\w+)|vendor err (?P<vendor_err>\d+)|opcode[= ](?P<opcode>\w+)")
+_LAGGING = re.compile(r"\[([\d, ]+)\] (?:joined|finished)")
+
+
+@dataclass(slots=True)
+class Uttered:
+    """An exception with the line that it ended on."""
+
+    raised: Raised
+    head: Prefix
+    time: float | None
+    text: str
+    attempt: int
+    hits: tuple[str, ...]
+    intro: Prefix | None = None  # head of the line before its traceback
+
+
+@dataclass(slots=True)
+class RankState:
+    """How far one rank got."""
+
+    first_time: float | None = None
+    last_time: float | None = None
+    last_line: int = 0
+    last_step: int | None = None
+    last_step_line: int = 0
+    lines: int = 0
+    started: bool = False
+
+
+@dataclass(slots=True)
+class JobState:
+    """What is gathered while the lines go by."""
+
+    file: str
+    node: str | None
+    ctx: Context
+    matcher: Matcher
+    rank: int | None
+    local_rank: int | None
+    attempt: int
+    own: bool  # no scanner ran: match here
+    parsed: Parsed = field(default_factory=Parsed)
+    ranks: dict[int, RankState] = field(default_factory=dict)
+    progress: list[tuple[float | None, int | None, int | None, float | None, float | None, int]] = field(default_factory=list)
+    stride: int = 1
+    seen_steps: int = 0
+    last: dict[str, float] = field(default_factory=dict)
+    any_last: float | None = None
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    summary: Summary = field(default_factory=Summary)
+    stacks: Tracebacks = field(default_factory=Tracebacks)
+    raised: list[Uttered] = field(default_factory=list)
+    words: dict[int, tuple[int, str, Prefix, float | None, int]] = field(default_factory=dict)
+    before: tuple[int, Prefix, str] | None = None
+    intro: dict[str, Prefix | None] = field(default_factory=dict)
+    index: dict[tuple[Any, ...], Event] = field(default_factory=dict)
+    noise: dict[str, int] = field(default_factory=dict)
+    placed: set[tuple[Any, ...]] = field(default_factory=set)
+    by_pid: dict[int, tuple[int | None, int | None, str | None]] = field(default_factory=dict)
+    dropped: int = 0
+    day: float | None = None
+    yearless: int = 0
+    world: int | None = None
+    finished: dict[str, Any] | None = None
+    first_step_time: float | None = None
+
+
+def remember(
+    job: JobState, rank: int, local: int | None, node: str | None, pid: int | None, time: float | None, no: int, origin: str
+) -> None:
+    key = (rank, node, local, pid, job.attempt, origin)
+    if key in job.placed or len(job.placed) > 200_000:
+        return
+    job.placed.add(key)
+    if pid is not None:
+        job.by_pid.setdefault(pid, (rank, local, node))
+    job.parsed.placements.append(
+        Placement(rank, node, local, None, pid, attempt=job.attempt, time=time, origin=origin, file=job.file, line=no)
+    )
+
+
+def details(row: Signature, text: str, data: dict[str, Any]) -> None:
+    if row.id.startswith("c10d-"):
+        for pattern in (_WORK, _QUEUE, _GROUP):
+            for found in pattern.finditer(text):
+                data.update({key: value for key, value in found.groupdict().items() if value is not None})
+        if row.id == "c10d-desync-report":
+            data["ranks"] = [int(word) for part in _LAGGING.findall(text) for word in part.split(",") if word.strip().isdigit()]
+        elif row.id == "c10d-collective-fingerprint":
+            data["pair"] = [int(word) for word in re.findall(r"Rank (\d+) is running collective", text)]
+    elif row.id == "store-wait-timeout" and (found := re.search(r"/default_pg/\d+//\w+//\d+/(\d+)", text)):
+        data["missing_rank"] = int(found[1])  # the key that rank was to write
+    elif row.id.startswith("exit-") and (found := re.search(r"--local[_-]rank[=',\s]+(\d+)", text)):
+        data["local_rank"] = int(found[1])
+    elif row.id.startswith("nccl-ib"):
+        for found in _NCCL_DETAIL.finditer(text):
+            data.update({key: value for key, value in found.groupdict().items() if value is not None})
+    for key, value in data.items():
+        if isinstance(value, str) and len(value) < 16 and re.fullmatch(r"-?\d+", value):
+            data[key] = int(value)
+
+
+def add(
+    job: JobState, row: Signature, no: int, text: str, head: Prefix, moment: float | None, data: dict[str, Any]
+) -> Event | None:
+    """Append an event; the same thing said again by the same speaker within five seconds only counts."""
+    data = dict(data)
+    rank = head.rank if head.rank is not None else data.pop("rank", None)
+    data.pop("rank", None)
+    local = data.pop("local_rank", None)
+    local = head.local_rank if local is None else local
+    pid = data.pop("pid", None)
+    node = data.pop("node", None) or head.node or job.node
+    gpu = None
+    if (index := data.pop("gpu_index", None)) is not None:
+        gpu = Gpu(index=index)
+    elif pci := ids.pci(str(data.pop("pci", "")) or None):
+        gpu = Gpu(pci=pci)
+    elif head.device is not None:
+        gpu = Gpu(index=head.device)
+    if (at := data.get("at")) and isinstance(at, str) and (stamp := split_prefix(at).time) is not None:
+        moment, _ = stamp, data.pop("time_from", None)
+    owner = job.by_pid.get(pid) if isinstance(pid, int) else None
+    if owner is not None:
+        rank = owner[0] if rank is None else rank
+        local = owner[1] if local is None else local
+        node = node or owner[2]
+    text = cut(text, job.matcher.compiled(row) if row.pattern else None)
+    key = (
+        row.id,
+        rank,
+        local,
+        node,
+        head.stream,
+        job.attempt,
+        data.get("seq"),
+        data.get("peer"),
+        pid if row.id == "elastic-exit" else None,
+    )
+    earlier = job.index.get(key)
+    if earlier is not None and (moment is None or earlier.time is None or moment - (earlier.last or earlier.time) <= 5.0):
+        same = re.sub(r"\d+", "#", text[:200]) == re.sub(r"\d+", "#", earlier.text[:200])
+        if same or earlier.count > 50:
+            earlier.count += 1
+            earlier.last = moment if moment is not None else earlier.last
+            return earlier
+    if len(job.parsed.events) >= MAX_EVENTS:
+        job.dropped += 1
+        return None
+    code = data.get("code")
+    event = Event(
+        row.id, _SOURCES.get(row.layer, "job"), text[:_TEXT], moment, job.file, no, node, gpu, rank, local,
+        pid if pid is not None else head.pid, job.attempt, code=code if isinstance(code, int) else None, data=data,
+    )  # fmt: skip
+    if head.level:
+        event.data.setdefault("level", head.level)
+    job.index[key] = event
+    job.parsed.events.append(event)
+    return event
+
+
+def cut(text: str, pattern: re.Pattern[str] | None) -> str:
+    """The line as it was; of a carriage-return bar or an overlong line the part that says it."""
+    if len(text) <= _TEXT and "\r" not in text:
+        return text
+    found = pattern.search(text) if pattern is not None else None
+    start, end = found.span() if found else (0, 0)
+    left = text.rfind("\r", 0, start) + 1
+    right = text.find("\r", end)
+    part = text[left : right if right >= 0 else len(text)]
+    if len(part) <= _TEXT:
+        return part
+    return text[max(left, start - 200) :][:_TEXT]

@@ -1,0 +1,136 @@
+"""Turn a kernel message into the catalog rows it may match, by words that must stand in it."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from workbench import catalog
+
+__all__ = ["WORDS", "match"]
+
+# Word that a message must hold → signatures to try, in this order over the whole table: the specific before the general.
+WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Kernel panic", ("kernel-panic",)),
+    ("off the bus", ("gpu-off-bus",)),
+    ("GPU_IS_LOST", ("gpu-lost-assert",)),
+    ("rpcSendMessage failed", ("gpu-lost-assert",)),
+    ("RESET_REQUIRED", ("gpu-reset-required",)),
+    ("RmInitAdapter", ("rm-init-failed",)),
+    ("rm_init_adapter", ("rm-init-failed",)),
+    ("likely needs to be reset", ("gsp-needs-reset",)),
+    ("Heartbeat timed out", ("gsp-heartbeat-timeout",)),
+    ("GSP", ("gsp-timeout", "gsp-crash", "gsp-boot-failed")),
+    ("_kgsp", ("gsp-boot-failed",)),
+    ("PMU has halted", ("pmu-halted",)),
+    ("Notifier Write", ("gpu-watchdog",)),
+    ("Memory Subsystem Error", ("gpu-memsys-error",)),
+    ("NVIDIA probe routine", ("nvidia-not-probed", "nvidia-probe-failed")),
+    ("No NVIDIA", ("nvidia-no-gpu",)),
+    ("API mismatch", ("nvidia-api-mismatch",)),
+    ("installed in this system", ("nvidia-unsupported",)),
+    ("requires use of the NVIDIA", ("nvidia-unsupported",)),
+    ("PCI I/O region", ("pci-region-invalid",)),
+    ("disagrees about version", ("nvidia-peermem", "nvidia-module-mismatch")),
+    ("version magic", ("nvidia-module-mismatch",)),
+    ("Module nvidia", ("nvidia-module-missing",)),
+    ("could not insert", ("nvidia-module-missing",)),
+    ("rejected", ("nvidia-module-missing", "pids-limit")),
+    ("nvidia_peermem", ("nvidia-peermem",)),
+    ("loading NVIDIA UNIX", ("nvidia-loaded",)),
+    ("nvidia-uvm:", ("uvm-fatal", "nvidia-unloaded")),
+    ("nvidia-modeset: Unload", ("nvidia-unloaded",)),
+    ("nvidia-nvlink:", ("nvlink-core", "nvidia-unloaded")),
+    ("nvlink_core_train", ("nvlink-core",)),
+    ("nouveau", ("nouveau",)),
+    ("failed with error", ("gpu-firmware-load",)),
+    ("NVRM:", ("nvrm-assert",)),
+    (": BAR ", ("pci-bar-unassigned",)),
+    ("change power state", ("pci-power-state",)),
+    ("PCIe Bus Error", ("aer-uncorrected-fatal", "aer-uncorrected-nonfatal", "aer-corrected")),
+    ("AER:", ("aer-uncorrected-fatal", "aer-uncorrected-nonfatal", "aer-corrected", "aer-recovery-failed")),
+    ("pciehp:", ("pcie-slot-down",)),
+    ("DPC:", ("pcie-dpc",)),
+    ("available PCIe bandwidth, limited", ("pcie-width-limited",)),
+    ("IO_PAGE_FAULT", ("iommu-fault",)),
+    ("DMAR:", ("iommu-fault",)),
+    ("Port module event", ("nic-cable-unplugged", "nic-cable-plugged", "nic-cable-error")),
+    ("health", ("nic-health", "nic-fw-fatal")),
+    ("mlx5_core", ("nic-fw-fatal", "nic-cmd-timeout", "nic-cmd-error", "nic-temperature", "nic-slot-power", "nic-fw-reset")),
+    ("NETDEV WATCHDOG", ("nic-tx-timeout",)),
+    ("TX timeout", ("nic-tx-timeout",)),
+    ("ink", ("bond-slave-down", "nic-link-down", "nic-link-up")),
+    ("efa", ("efa-admin-timeout", "efa-cmd-failed")),
+    ("ena ", ("nic-device-reset",)),
+    ("gve ", ("nic-device-reset",)),
+    ("ice ", ("nic-device-reset",)),
+    ("i40e ", ("nic-device-reset",)),
+    ("bnxt_en ", ("nic-device-reset",)),
+    ("irdma ", ("nic-device-reset",)),
+    ("table full", ("conntrack-full",)),
+    ("tcp_mem", ("tcp-memory",)),
+    ("unregister_netdevice", ("netns-leak",)),
+    ("EDAC", ("edac-ue", "edac-ce")),
+    ("Hardware Error]", ("mce-fatal", "mce-uncorrected", "mce-corrected", "ghes-fatal", "ghes-corrected", "mce-logged")),
+    ("achine check", ("mce-fatal",)),
+    ("Memory failure", ("memory-failure",)),
+    ("temperature", ("cpu-throttled", "thermal-critical")),
+    ("thermal shutdown", ("thermal-critical",)),
+    ("NMI", ("hard-lockup", "nmi-unknown")),
+    ("soft lockup", ("soft-lockup",)),
+    ("hard LOCKUP", ("hard-lockup",)),
+    ("stall", ("rcu-stall",)),
+    ("blocked for more than", ("hung-task",)),
+    ("state:D", ("hung-task",)),
+    ("segfault at", ("segfault",)),
+    ("traps:", ("process-trap",)),
+    ("BUG:", ("kernel-oops",)),
+    ("Oops:", ("kernel-oops",)),
+    ("general protection fault", ("kernel-oops",)),
+    ("kernel BUG at", ("kernel-oops",)),
+    ("oom-killer", ("oom-kill-global",)),
+    ("out of memory", ("oom-kill-cgroup",)),
+    ("Out of memory", ("oom-kill-global",)),
+    ("page allocation failure", ("page-allocation",)),
+    ("locksource", ("clocksource-unstable",)),
+    ("USB disconnect", ("usb-disconnect",)),
+    ("Linux version", ("kernel-boot",)),
+    ("reboot:", ("node-shutdown",)),
+    ("systemd", ("node-shutdown",)),
+    ("nvme", ("nvme-io-error", "nvme-down", "nvme-timeout")),
+    ("I/O", ("disk-io-error",)),
+    ("critical ", ("disk-io-error",)),
+    ("Sense Key", ("disk-io-error",)),
+    ("read-only", ("fs-readonly",)),
+    ("readonly", ("fs-readonly",)),
+    ("Aborting journal", ("fs-readonly",)),
+    ("XFS (", ("fs-shutdown",)),
+    ("EXT4-fs error", ("fs-shutdown",)),
+    ("BTRFS", ("fs-shutdown",)),
+    ("md/raid", ("md-failed",)),
+    ("nfs: server", ("nfs-not-responding", "nfs-ok")),
+    ("was evicted", ("lustre-evicted",)),
+    ("LNet", ("lnet-timeout",)),
+    ("Lustre", ("lustre-restored", "lustre-error")),
+    ("ceph", ("ceph-error",)),
+    ("CIFS", ("cifs-down",)),
+)
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> tuple[tuple[str, tuple[tuple[str, re.Pattern[str]], ...]], ...]:
+    rows = catalog.signatures()
+    return tuple(
+        (word, tuple((name, re.compile(rows[name].pattern)) for name in names if rows[name].pattern)) for word, names in WORDS
+    )
+
+
+def match(text: str) -> tuple[str, re.Match[str]] | None:
+    """Return (signature id, match) of the first catalog row that a kernel message fits, or None for ordinary messages."""
+    for word, rules in _compiled():
+        if word in text:
+            for name, pattern in rules:
+                found = pattern.search(text)
+                if found:
+                    return name, found
+    return None

@@ -1,0 +1,397 @@
+"""Turn the head of a job-log line (rank, node, process, time, level, as launchers and loggers stack them) into one `Prefix`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+
+__all__ = ["Context", "Prefix", "context", "split_prefix"]
+
+
+@dataclass(slots=True)
+class Prefix:
+    """What the head of a line says; `rest` is the line without it."""
+
+    time: float | None = None  # seconds since the epoch; UTC is assumed when `naive`
+    rank: int | None = None  # global rank
+    local_rank: int | None = None
+    node: str | None = None
+    pid: int | None = None
+    stream: str = ""  # key that keeps the lines of one speaker together: the launcher's own words
+    level: str = ""  # DEBUG INFO WARNING ERROR CRITICAL, or empty
+    rest: str = ""
+    naive: bool = False  # the stamp had no zone
+    yearless: bool = False  # the stamp had no year
+    clock: float | None = None  # seconds of the day when the stamp has no date
+    pod: str | None = None
+    device: int | None = None  # CUDA device index inside the process, as NCCL prints it
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What only the whole file can tell about its heads."""
+
+    year: int | None = None  # of stamps without one
+    srun: bool = False  # ``3: `` in front of lines is `srun -l`
+    hosts: frozenset[str] = frozenset()  # names in front of lines are pdsh's or a launcher's
+    pdsh: bool = False
+
+
+NO_CONTEXT = Context()
+_LEVELS = {
+    "D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL", "V": "DEBUG",
+    "DEBUG": "DEBUG", "INFO": "INFO", "WARN": "WARNING", "WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "CRITICAL",
+    "FATAL": "CRITICAL", "TRACE": "DEBUG", "NOTICE": "INFO", "ERR": "ERROR",
+}  # fmt: skip
+_MONTHS = {name: number for number, name in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)}
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# ESC lost on the way: "[36m(main_task pid=2105103)[0m text"
+_BARE_ANSI = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")
+
+_T = r"(\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d+))?"
+_ZONE = r"(?:\s?(Z|UTC|[+-]\d{2}:?\d{2}))?"
+# 2024-03-06T17:53:22.335714Z | 2023-05-30 20:29:14,854 | 2022-02-26_22:02:07 | [2026-08-24 03:18:18 TP4] | 2024/05/01 10:00:00
+_ISO = re.compile(rf"[\[(]?(\d{{4}})[-/](\d{{2}})[-/](\d{{2}})[T _]{_T}{_ZONE}(?:(?:\s(?:[A-Z]{{2}}\d+\s?)+)?[\])])?")
+_SGL = re.compile(r"\[\d{4}-\d{2}-\d{2} [\d:.,]+\s((?:[A-Z]{2}\d+\s?)+)\]")
+# 06/17/2025 18:00:51 - | 08/21/2024 01:46:27
+_US = re.compile(rf"\[?(\d{{2}})/(\d{{2}})/(\d{{4}}),? {_T}\]?")
+# 08/21 [01:46:27] | [08/21 01:46:27 d2.engine]: | 02-20 16:42:42
+_MD = re.compile(rf"\[?(\d{{2}})[-/](\d{{2}}) \[?{_T}(?:\])?")
+# [E218 04:54:22.864467604 ProcessGroupNCCL.cpp:542] | E0612 01:14:57.061000 1234 torch/distributed/run.py:793]
+_GLOG = re.compile(rf"\[?([DIWEFV])(\d{{3,4}}) {_T}\s+(?:(\d+)\s)?([^\]\s]+:\d+)\]")
+# E0000 00:00:1737839649.620236 1899436 cuda_dnn.cc:8310]
+_ABSL = re.compile(r"([IWEF])0000 00:00:(\d{9,10}\.\d+)\s+(\d+) (\S+:\d+)\]")
+# [E ProcessGroupNCCL.cpp:916] | [W socket.cpp:401]
+_CPP = re.compile(r"\[([IWEF]) (\S+\.(?:cpp|cc|cu|h|hpp|py):\d+)\]")
+# INFO 02-20 16:42:42 | WARNING 05-18 09:06:29 [cuda.py:682] | ERROR 07-31 16:43:12 engine.py:389]
+_VLLM = re.compile(rf"(DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d{{2}})-(\d{{2}}) {_T}(?: \[?[\w./-]+\.\w+:\d+\])?")
+# [NeMo I 2024-05-01 10:00:00 nemo_logging:381]
+_NEMO = re.compile(rf"\[NeMo ([DIWEC]) (\d{{4}})-(\d{{2}})-(\d{{2}}) {_T} [^\]]*\]")
+# [1579244743.742289] [node-a:41109:0] debug.c:1076 UCX  DEBUG
+_EPOCH = re.compile(r"\[(\d{10}(?:\.\d+)?)\]")
+_UCX = re.compile(r"\[([A-Za-z][\w.-]*):(\d+)(?::\d+)+\]|\[([A-Za-z][\w-]*):(\d+)\] (?=\*\*\*|\[|Signal)")
+# Jan  5 12:01:02 node-a train[4123]:
+_SYSLOG = re.compile(rf"([A-Z][a-z]{{2}})\s+(\d{{1,2}}) {_T} (\S+) ([\w./-]+)(?:\[(\d+)\])?:")
+# Thu Jan 22 01:35:46 2025 | Mon Jan 22 01:35:46 UTC 2025
+_CTIME = re.compile(rf"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? ([A-Z][a-z]{{2}})\s+(\d{{1,2}}) {_T}(?: ([A-Z]{{3,4}}))? (\d{{4}})")
+# [titan] 2026-11-29 16:53:32,737 - root - INFO -
+_TAG = re.compile(r"\[[A-Za-z][\w .-]*\] (?=\d{4}-\d{2}-)")
+# [01:46:27] | 01:46:27.123
+_CLOCK = re.compile(rf"\[?{_T}\]?(?=[\s|\-:])")
+# submitit WARNING (2022-08-12 02:06:11,453) -
+_SUBMITIT = re.compile(rf"submitit (\w+) \((\d{{4}})-(\d{{2}})-(\d{{2}}) {_T}\) -")
+
+# [rank3]: | [rank 3] | [RANK 1] | [Rank 2]: | rank3: | Rank 3:
+_RANK = re.compile(r"\[[Rr](?:ank|ANK)[ _:=]{0,2}(\d+)(?:/\d+)?\]:?|[Rr]ank[ _]?(\d+):(?=\s|$)")
+# | rank 14 |   rank=3 host=node-a   rank 5/32 local_rank 5
+_IN_RANK = re.compile(r"(?:^|[\s|\[(,])[Rr](?:ank|ANK)(?:=| = |: | )(\d+)(?:/\d+)?(?=[\s|\]),:]|$)")
+_IN_HOST = re.compile(r"\s(?:host|hostname|node)=([A-Za-z][\w.-]*)")
+# [default3]: | [worker2]: | [trainer0]:   (torchelastic --tee: role and LOCAL rank)
+_TEE = re.compile(r"\[([A-Za-z_]+?)_?(\d+)\]:")
+# [pod/gpt-neo-worker-2/pytorch] text (kubectl logs --prefix)
+_POD = re.compile(r"\[pod/([^/\]\s]+)/[^\]\s]+\] ?")
+# [1,mpirank:0,algo-1]<stdout>: (SageMaker)
+_SAGE = re.compile(r"\[1,mpirank:(\d+),([\w.-]+)\]<std(?:out|err)>: ?")
+# {"log":"text\n","stream":"stderr","time":"2024-05-01T10:00:00.1Z"} (docker's json-file)
+_DOCKER = re.compile(r'\{"log":"((?:[^"\\]|\\.)*)","stream":"std(?:out|err)"(?:,"attrs":\{[^}]*\})?,"time":"([^"]+)"')
+# [3]: | [3]<stdout>: | [1,3]<stdout>: | [1,3]<stderr>: | [1,3]:
+_MPI = re.compile(r"\[(?:(\d+),\s?)?(\d+)\](?:<std(?:out|err)>)?:(?=.)|\[(\d+)\]\s(?=[A-Z\[])")
+# (RayWorkerWrapper pid=92234, ip=10.0.24.110) | (raylet) | (pid=12) | (VllmWorker rank=2 pid=225) | (Worker_TP0 pid=58215)
+_ACTOR = re.compile(r"\(([A-Za-z_][\w.:<>-]*)?(?:[ ,]?\s*((?:(?:pid|ip|rank|actor_id)=[^,)\s]+[, ]*)+))?\)(?:\x20|$|(?=\[\d*m))")
+_KV = re.compile(r"(pid|ip|rank)=([^,)\s]+)")
+_TP = re.compile(r"(?:^|_)TP(\d+)")
+# i.pretrain/0 [default2]:  (a scheduler's task name in front of a bracket)
+_TASK = re.compile(r"([\w.-]+/\d+) (?=\[)")
+# 0: text (srun -l)
+_SRUN = re.compile(r"\s{0,4}(\d{1,5}): ?")
+# node-1: text (pdsh, DeepSpeed); ddp-worker-0  | text (docker compose, kubetail)
+_HOST = re.compile(r"([A-Za-z][\w-]*(?:\.[\w-]+)*): ?")
+_PIPE = re.compile(r"([A-Za-z][\w.-]*)\s*\| ")
+# node-1:2918:4483 [4] init.cc:263 NCCL WARN
+_NCCL = re.compile(r"([A-Za-z][\w.-]*):(\d+):(\d+) \[(\d+)\] ")
+# 2024-05-01T10:00:00Z stdout F text (CRI)
+_CRI = re.compile(r"(?:stdout|stderr) [FP] ")
+_LEVEL = re.compile(r"[\s|:\-]*\[?(DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL|TRACE|NOTICE)\]?(?=[\s|:\]]|$)")
+_PYLOG = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):([\w.]+):")
+# |   | 2024-05-01 10:00:00 master-0 >> text |
+_TABLE = re.compile(r"\s*\|(?:\s*\|)*\s+(?=\d{4}-)")
+_ARROW = re.compile(r"\s*([A-Za-z][\w.-]*) >> ?")
+
+
+@lru_cache(maxsize=4096)
+def _day(year: int, month: int, day: int) -> float | None:
+    try:
+        return datetime(year, month, day, tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
+
+
+def _seconds(hour: str, minute: str, second: str, fraction: str | None) -> float:
+    return int(hour) * 3600 + int(minute) * 60 + int(second) + (float("0." + fraction) if fraction else 0.0)
+
+
+def _stamp(head: Prefix, year: int | None, month: int, day: int, parts: tuple[str | None, ...], zone: str | None = None) -> None:
+    """Set the time of a head from its parts; a stamp without a year and without one from the file stays unset."""
+    hour, minute, second, fraction = parts
+    clock = _seconds(hour or "0", minute or "0", second or "0", fraction)
+    if year is None:
+        head.yearless = True
+        head.clock = clock
+        return
+    base = _day(year, month, day)
+    if base is None or head.time is not None:
+        return
+    head.time = base + clock
+    head.naive = zone is None
+    if zone and zone[0] in "+-":
+        digits = zone[1:].replace(":", "")
+        head.time -= (1 if zone[0] == "+" else -1) * (int(digits[:2]) * 3600 + int(digits[2:]) * 60)
+
+
+def _time(head: Prefix, text: str, at: int, year: int | None) -> int:
+    """Read one stamp at `at`; return the position after it, or `at` when there is none."""
+    first = text[at : at + 1]
+    if found := _ISO.match(text, at) if first.isdigit() or first in "[(" else None:
+        if (tp := _SGL.match(text, at)) and head.rank is None and (t := re.search(r"TP(\d+)", tp[1])):
+            head.local_rank = int(t[1])
+        _stamp(head, int(found[1]), int(found[2]), int(found[3]), found.group(4, 5, 6, 7), found[8])
+        return found.end()
+    if first in "DIWEFV[" and (found := _GLOG.match(text, at)):
+        digits = found[2]
+        _stamp(head, year, int(digits[:-2]), int(digits[-2:]), found.group(3, 4, 5, 6))
+        head.yearless = True
+        head.level = _LEVELS[found[1]]
+        if found[7]:
+            head.pid = int(found[7])
+        return found.end()
+    if first in "IWEF" and (found := _ABSL.match(text, at)):
+        head.time, head.level, head.pid = float(found[2]), _LEVELS[found[1]], int(found[3])
+        return found.end()
+    if first in "DIWEC" and (found := _VLLM.match(text, at)):
+        _stamp(head, year, int(found[2]), int(found[3]), found.group(4, 5, 6, 7))
+        head.yearless = True
+        head.level = _LEVELS[found[1]]
+        return found.end()
+    if first == "[":
+        if found := _NEMO.match(text, at):
+            _stamp(head, int(found[2]), int(found[3]), int(found[4]), found.group(5, 6, 7, 8))
+            head.level = _LEVELS[found[1]]
+            return found.end()
+        if found := _CPP.match(text, at):
+            head.level = _LEVELS[found[1]]
+            return found.end()
+        if found := _EPOCH.match(text, at):
+            head.time = float(found[1])
+            return found.end()
+    if first.isdigit() or first == "[":
+        if found := _US.match(text, at):
+            _stamp(head, int(found[3]), int(found[1]), int(found[2]), found.group(4, 5, 6, 7))
+            return found.end()
+        if found := _MD.match(text, at):
+            _stamp(head, year, int(found[1]), int(found[2]), found.group(3, 4, 5, 6))
+            head.yearless = True
+            return found.end()
+        if found := _CLOCK.match(text, at):
+            head.clock = _seconds(found[1], found[2], found[3], found[4])
+            return found.end()
+    if first == "s" and (found := _SUBMITIT.match(text, at)):
+        _stamp(head, int(found[2]), int(found[3]), int(found[4]), found.group(5, 6, 7, 8))
+        head.level = _LEVELS.get(found[1], "")
+        return found.end()
+    if first.isupper():
+        if found := _CTIME.match(text, at):
+            _stamp(head, int(found[8]), _MONTHS.get(found[1], 0), int(found[2]), found.group(3, 4, 5, 6))
+            return found.end()
+        if (found := _SYSLOG.match(text, at)) and found[1] in _MONTHS:
+            _stamp(head, year, _MONTHS[found[1]], int(found[2]), found.group(3, 4, 5, 6))
+            head.yearless = True
+            head.node = head.node or found[7]
+            head.pid = int(found[9]) if found[9] else head.pid
+            return found.end()
+    return at
+
+
+def _actor(head: Prefix, found: re.Match[str]) -> bool:
+    """Read Ray's and vLLM's ``(Name pid=…, ip=…)``; plain words in parentheses are no head."""
+    name, rest = found[1] or "", found[2] or ""
+    if not rest and name != "raylet":
+        return False
+    for key, value in _KV.findall(rest):
+        if key == "ip":
+            head.node = head.node or value
+        elif value.isdigit():
+            if key == "pid":
+                head.pid = int(value)
+            else:
+                head.rank = int(value)
+    if tp := _TP.search(name):
+        head.local_rank = int(tp[1])
+        if "PP" not in name and "DP" not in name and head.rank is None:
+            head.rank = int(tp[1])
+    return True
+
+
+def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
+    """Read one rank, node or process word at `at`; return the position after it, or `at`."""
+    first = text[at : at + 1]
+    if first == "[":
+        if head.rank is None and (found := _RANK.match(text, at)):
+            head.rank = int(found[1] or found[2])
+            return found.end()
+        if (found := _TEE.match(text, at)) and found[1].lower() not in ("rank", "gpu", "attempt"):
+            head.local_rank = int(found[2])
+            return found.end()
+        if found := _POD.match(text, at):
+            head.pod = found[1]
+            return found.end()
+        if found := _SAGE.match(text, at):
+            head.rank, head.node = int(found[1]), head.node or found[2]
+            return found.end()
+        if found := _MPI.match(text, at):
+            head.rank = int(found[2] or found[3])
+            return found.end()
+        if found := _UCX.match(text, at):
+            head.node, head.pid = found[1] or found[3], int(found[2] or found[4])
+            return found.end()
+        if found := _TAG.match(text, at):
+            return found.end()
+        return at
+    if first == "(" and (found := _ACTOR.match(text, at)):
+        return found.end() if _actor(head, found) else at
+    if ctx.srun and (found := _SRUN.match(text, at)) and head.rank is None:
+        head.rank = int(found[1])
+        return found.end()
+    if first.isalpha():
+        if found := _NCCL.match(text, at):
+            head.node = found[1]
+            head.pid = int(found[2])
+            head.device = int(found[4])  # CUDA's numbering inside the process: a local rank only by custom
+            return found.end()
+        if (found := _RANK.match(text, at)) and found[2]:
+            head.rank = int(found[2])
+            return found.end()
+        if ctx.pdsh and (found := _HOST.match(text, at)) and found[1] in ctx.hosts:
+            head.node = head.node or found[1]
+            return found.end()
+        if ctx.hosts and (found := _PIPE.match(text, at)) and found[1] in ctx.hosts:
+            head.node = head.node or found[1]
+            return found.end()
+        if found := _TASK.match(text, at):
+            return found.end()
+        if found := _CRI.match(text, at):
+            return found.end()
+    if first in " |" and (found := _TABLE.match(text, at)):
+        return found.end()
+    return at
+
+
+def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:
+    """
+    Split a line into what its head says and the rest.
+
+    Parameters
+    ----------
+    text : str
+        One line, without its end.
+    ctx : Context
+        What the file as a whole tells (`context`): year of stamps that have none, whether ``0: `` is srun's.
+
+    Returns
+    -------
+    Prefix
+        Fields that the head does not give are None; `rest` has no leading blank only where a head was removed.
+    """
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    head = Prefix()
+    if text.startswith('{"log":"') and (docker := _DOCKER.match(text)):
+        try:
+            text = str(json.loads(f'"{docker[1]}"')).rstrip("\n")
+        except ValueError:
+            text = docker[1]
+        _time(head, docker[2], 0, ctx.year)
+    at = 0
+    end = min(len(text), 400)
+    for _ in range(10):
+        skip = at
+        if at and head.time is not None and text[skip : skip + 2] == ": ":
+            skip += 1  # CloudWatch and tee put a colon after the stamp
+        while skip < end and text[skip] == " " and skip - at < 3 and at:
+            skip += 1
+        if (bare := _BARE_ANSI.match(text, skip)) is not None:
+            at = bare.end()
+            continue
+        after = _speaker(head, text, skip, ctx)
+        if after == skip and (head.time is None or text[skip : skip + 1] in "[EWIDFC"):
+            after = _time(head, text, skip, ctx.year)
+        if after == skip:
+            if (arrow := _ARROW.match(text, skip)) and head.time is not None:
+                head.node = head.node or arrow[1]
+                at = arrow.end()
+                continue
+            break
+        at = after
+    if found := _LEVEL.match(text, at):
+        head.level = head.level or _LEVELS[found[1]]
+    elif found := _PYLOG.match(text, at):
+        head.level = _LEVELS[found[1]]
+    head.stream = f"{head.rank}/{head.local_rank}/{head.pid}/{head.node}/{head.pod}" if at else ""
+    head.rest = text[at:]
+    if (
+        head.rank is None
+        and (found := _IN_RANK.search(head.rest[:200]))
+        and (head.time is not None or "host=" in head.rest[:200])
+    ):
+        head.rank = int(found[1])
+        if host := _IN_HOST.search(head.rest[:200]):
+            head.node = head.node or host[1]
+    return head
+
+
+def context(lines: Iterable[str], year: int | None = None) -> Context:
+    """
+    Look over (a sample of) the lines of a file for what one line cannot tell.
+
+    Parameters
+    ----------
+    lines : iterable of str
+        The first few thousand lines suffice.
+    year : int, optional
+        Year of stamps without one, when the file has no full date of its own.
+    """
+    total = numbered = hosted = 0
+    own: int | None = None
+    ranks: set[str] = set()
+    hosts: dict[str, int] = {}
+    for raw in lines:
+        text = _ANSI.sub("", raw) if "\x1b" in raw else raw
+        if (own is None and (
+            found := re.search(r"(?<!\d)(20[1-4]\d)[-/](?:0[1-9]|1[0-2])[-/][0-3]\d[T _]\d{2}:\d{2}", text[:400])
+        )) or (own is None and (found := re.search(r"(?:0[1-9]|1[0-2])/[0-3]\d/(20[1-4]\d) \d{2}:\d{2}", text[:200]))):
+            own = int(found[1])
+        if not text.strip():
+            continue
+        total += 1
+        if (found := _SRUN.match(text)) and found.end() > found.start():
+            numbered += 1
+            ranks.add(found[1])
+        elif (
+            (found := _HOST.match(text))
+            and re.search(r"\d|^localhost$", found[1])
+            and not text[found.end() : found.end() + 2].isdigit()
+        ):
+            hosted += 1
+            hosts[found[1]] = hosts.get(found[1], 0) + 1
+        elif found := _PIPE.match(text):
+            hosts[found[1]] = hosts.get(found[1], 0) + 1
+    if total == 0:
+        return Context(year=year)
+    # srun's own lines ("srun: error: …", "slurmstepd: …") carry no number, so a good half is enough
+    srun = numbered >= max(2, 0.5 * total) and (len(ranks) > 1 or numbered >= 0.8 * total)
+    pdsh = not srun and hosted >= max(2, 0.6 * total)
+    names = frozenset(name for name, seen in hosts.items() if seen >= 2 or pdsh)
+    return Context(year=own or year, srun=srun, hosts=names, pdsh=pdsh)

@@ -1,0 +1,98 @@
+"""Turn the progress lines of training and serving frameworks into step, seconds a step and loss."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+__all__ = ["Step", "step_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One progress line; what it does not say is None."""
+
+    step: int | None = None
+    total: int | None = None
+    seconds: float | None = None  # for one step
+    loss: float | None = None  # NaN and infinity as such
+    epoch: float | None = None
+    kind: str = "step"  # step | bar | throughput
+
+
+# cheap gate: a line without any of these words is no progress
+_GATE = re.compile(r"[Ss]tep|[Ii]ter|[Ll]oss|[Ee]poch|it/s|s/it|throughput|Batch")
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|[Nn]a[Nn]|NAN|[-+]?[Ii]nf(?:inity)?|INF)"
+# step=5 | step 9344/30000 | 'step': 12 | steps: 10 | global_step: 5 | iteration       48/      50 | Iter 10 | Batch 0, Loss: nan
+_STEP = re.compile(
+    r"(?:^|[\s|\[({,'\"])(?:global[_ ]?|train(?:ing)?[_ ]|optimizer[_ ])?(?:steps?|iter(?:ation)?s?|Step|Steps|Iter(?:ation)?s?|Batch|batch)"
+    r"['\"]?\s*[:=]?\s*\[?\s*(\d+)(?:\s*(?:/|of)\s*(\d+))?(?![\w.]*%)"
+)
+# loss 2.3470 | loss=6.3184 | 'loss': 1.2 | lm loss: 8.317189E-02 | reduced_train_loss: 11.03 | Loss 1.2 (1.3)
+_LOSS = re.compile(
+    rf"(?:^|[\s|\[({{,'\"_])(?:loss|Loss|LOSS)['\"]?\s*(?:[:=]|is\b|\s)\s*(?:tensor\()?({_NUMBER})(?![\w/]|\.[A-Za-z])"
+)
+# step_ms=227 | elapsed time per iteration (ms): 7138.7 | step 7.05s | iter time (s): 0.5 | train_step_timing in s: 7.1 | Time 0.3
+_MS = re.compile(r"(?:step_ms|iter(?:ation)?_ms|step[_ ]time[_ ]?\(?ms\)?|per iteration \(ms\))['\"]?\s*[:=]?\s*([\d.]+)")
+_SEC = re.compile(
+    r"(?:\bstep (?=[\d.]+ ?s\b)|iter(?:ation)?[_ ]time(?: \(s\))?\s*[:=]\s*|train_step_timing in s\s*[:=]\s*|step[_ ]time(?: \(s\))?\s*[:=]\s*"
+    r"|Step Time\s*:\s*|sec/step\s*[:=]\s*|time/step\s*[:=]\s*)([\d.]+)"
+)
+#  18%|█▊        | 71/400 [00:04<00:15, 21.44it/s, loss=2.3]
+_BAR = re.compile(r"(\d+)%\|[^|]{0,300}\|\s*(\d+)/(\d+)\s*\[[\d:]+<[^,\]]*,\s*([\d.]+)?\??\s*(it/s|s/it)")
+# INFO … Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 5.3 tokens/s | Decode batch. … gen throughput (token/s): 12.1
+_SERVE = re.compile(r"(?:generation|gen|input|prompt) throughput")
+_EPOCH = re.compile(r"(?:^|[\s|\[({,'\"])[Ee]poch['\"]?\s*[:=]?\s*\[?\s*(\d+(?:\.\d+)?)")
+# Epoch: [0][ 10/100]
+_TORCHVISION = re.compile(r"[Ee]poch:?\s*\[(\d+)(?:/\d+)?\]\s*\[\s*(\d+)\s*/\s*(\d+)\]")
+# HF Trainer: {'loss': 1.4358, 'grad_norm': 0.9, 'learning_rate': 7e-05, 'epoch': 0.52}
+_TRAINER = re.compile(r"\{'(?:loss|train_loss|eval_loss)': ")
+
+
+def _float(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def step_of(text: str) -> Step | None:
+    """
+    Return what a progress line says, or None when the line is none.
+
+    Parameters
+    ----------
+    text : str
+        A line without its prefix; of a carriage-return bar the last state.
+    """
+    if len(text) > 4000:
+        text = text[-2000:]
+    if not _GATE.search(text):
+        return None
+    if bar := _last(_BAR, text):
+        rate = _float(bar[4])
+        seconds = None if not rate else (rate if bar[5] == "s/it" else 1.0 / rate)
+        found = _LOSS.search(text)
+        return Step(int(bar[2]), int(bar[3]), seconds, _float(found[1]) if found else None, kind="bar")
+    loss_at = _LOSS.search(text)
+    loss = _float(loss_at[1]) if loss_at else None
+    if vision := _TORCHVISION.search(text):
+        return Step(int(vision[2]), int(vision[3]), None, loss, float(vision[1]))
+    step_at = _STEP.search(text)
+    ms, sec = _MS.search(text), _SEC.search(text)
+    seconds = (_float(ms[1]) or 0.0) / 1000 if ms else _float(sec[1]) if sec else None
+    epoch_at = _EPOCH.search(text)
+    epoch = _float(epoch_at[1]) if epoch_at else None
+    if step_at and (loss is not None or seconds is not None or step_at[2]):
+        if text[step_at.end() : step_at.end() + 2].strip() == "s":  # "step 7s" is a duration
+            return None
+        return Step(int(step_at[1]), int(step_at[2]) if step_at[2] else None, seconds, loss, epoch)
+    if _TRAINER.search(text) or (loss is not None and epoch is not None):
+        return Step(None, None, seconds, loss, epoch)
+    if _SERVE.search(text):
+        return Step(kind="throughput")
+    return None
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return max(pattern.finditer(text), key=lambda found: found.start(), default=None)

@@ -1,0 +1,1 @@
+"""Turn verdicts into what people read and machines parse: JSON, tables, Markdown, HTML."""

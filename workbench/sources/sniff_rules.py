@@ -1,0 +1,176 @@
+"""Turn what each kind of evidence looks like into regular expressions over single lines; `sniff` counts how many lines fit."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "BMC",
+    "BMC_SURE",
+    "FABRIC",
+    "JOB",
+    "JOB_SURE",
+    "KERNEL_BODY",
+    "KERNEL_NAME",
+    "KERNEL_STAMP",
+    "KUBE_TEXT",
+    "LAUNCH",
+    "METRIC",
+    "METRIC_META",
+    "SLURM_LOG",
+    "SLURM_SURE",
+    "SLURM_TABLE",
+    "SMI",
+    "SMI_SURE",
+    "STACK",
+    "STACK_SURE",
+]
+
+
+def lines(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{each})" for each in patterns))
+
+
+# [ 1234.567890] …  |  [ 130.456250] [ T1946] …  |  [  +0.000049] …  |  [Sun Feb 23 16:24:18 2025] …  |  <4>[ 12.3] …
+# kern  :err   : 2025-01-25T10:34:54,859532+00:00 …  |  6,1234,5678901,-;…  |  10.1.2.3: kern: warning: [2026-…]: …
+KERNEL_STAMP = lines(
+    r"(?:[\w.-]+: |[\w.-]+ \| \w+ \| )?(?:<\d{1,3}>)?\[ *\d{1,9}\.\d{3,9}\]? (?!\[?\w+:\d+:\d+\])",
+    r"(?:[\w.-]+: )?\[ *\+\d+\.\d+\]",
+    r"(?:[\w.-]+: )?\[\w{3} \w{3} +\d+ \d\d:\d\d:\d\d(?: \d{4})?\] ",
+    r"(?:kern|user|daemon) *:\w+ *: ",
+    r"\d{1,3},\d+,\d+,[-c]",
+    r"\S+: kern: +\w+: \[",
+    r"(?:Panic|Oops|Emergency)#\d+ Part\d+",
+)
+# May  4 11:02:03 node-7 kernel: …  |  2026-05-04T11:02:03.1+00:00 node-7 kernel: [ 12.3] …  |  kernel: …  |  localised dates
+KERNEL_NAME = re.compile(r"^.{0,80}?(?<!\w)kernel(?:\[\d+\])?: ")
+# the body of a kernel line, for logs whose stamps were cut off
+KERNEL_BODY = re.compile(
+    r"^\W*(?:NVRM: |nvidia[\w-]*: |nvidia-nvswitch\d*: |nvidia-nvlink|nvidia-uvm|nvidia-peermem|pcieport |"
+    r"AER: |EDAC |mce: |mlx5_core |bnxt_en |"
+    r"nvme\d|nvme |I/O error, dev |EXT4-fs|XFS \(|BTRFS|blk_update_request|Lustre|LNet|BUG: |watchdog: |"
+    r"INFO: task |INFO: rcu|rcu: |"
+    r"task:\S+ +state:|Call Trace:|RIP: |RSP: |Code: [0-9a-f]{2} |Memory cgroup out of memory|"
+    r"Out of memory: |oom-kill:|oom_reaper|\S+ invoked oom-killer|"
+    r"Modules linked in|CPU: \d+ (?:UID: \d+ )?PID: |Kernel panic|traps: |\S+\[\d+\]: segfault at|usb \d|"
+    r"pci \d{4}:|ACPI|systemd\[1\]|perf: |IPv6: |"
+    r"nfs: |rpc|mlx4|i40e|ice |ixgbe|audit:|Hardware name:|\{\d+\}\[Hardware Error\]|\[Hardware Error\])"
+)
+# [Feb 25 2025 13:59:45] [INFO] [tid 1803] …   |   … nv-fabricmanager[4177]: …
+FABRIC = lines(
+    r"\[\w{3} \d\d \d{4} \d\d:\d\d:\d\d\] \[\w+ *\] \[tid \d+\]",
+    r".*(?:nv-fabricmanager|nv-imex|nvidia-fabricmanager)(?:\[\d+\])?[.:]",
+)
+# [2020-12-14T08:59:01.890] launch task …   |   … slurmd[13562]: …   |   slurmctld: …
+SLURM_LOG = lines(r"\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\] ", r".{0,60}?\bslurm(?:ctld|d|dbd|stepd)(?:\[\d+\])?: ")
+SLURM_SURE = re.compile(
+    r"slurm|sched: |launch task|JobId=|error: |StepId=|node_|NodeName|\[\d+\.(?:\d+|extern|batch)\]|nhc|agent"
+)
+JOB_SURE = re.compile(r"NCCL|Traceback|torch|Epoch|loss")
+SLURM_TABLE = lines(
+    r"\s*JobID(?:Raw)?\|",
+    r"\s*JobID\s+JobName",
+    r"(?:\w+\|)*(?:JobID|JobIDRaw|JobName|NodeList|AllocTRES)\|",
+    r"NodeName=\S+",
+    r"\s*JobId=\d+",
+    r"PartitionName=",
+    r"\s*PARTITION\s+AVAIL",
+    r"\s*JOBID\s+(?:PARTITION|NAME|ST)",
+    r"\s*NODELIST\s+(?:NODES|STATE)",
+    r"REASON\|",
+    r"\s*REASON\s+USER\s+TIMESTAMP",
+    r"(?:NODELIST|NODES|STATE|HOSTNAMES)\|",
+)
+# DCGM_FI_DEV_GPU_TEMP{gpu="0",…} 41 1754424936.600
+METRIC = re.compile(r"^[a-zA-Z_:][\w:]*(?:\{.*\})? +[-+]?(?:\d[\d.eE+-]*|NaN|Inf)(?: +-?[\d.eE+]+)?(?: *#.*)?\s*$")
+METRIC_META = re.compile(r"^# (?:HELP|TYPE|UNIT|EOF)\b")
+KUBE_TEXT = lines(
+    r"Name: {2,}\S",
+    r"Namespace: {2,}\S",
+    r"NAME +(?:STATUS|READY|AGE|STATE|COMPLETIONS|DESIRED|MIN|REASON)",
+    r"NAMESPACE +[A-Z]",
+    r"LAST SEEN +(?:TYPE|FIRST SEEN|COUNT)",
+    r" *Type +(?:Reason|Status) +(?:Age|LastHeartbeatTime)",
+    r"(?:Events|Conditions|Tolerations|Node-Selectors|Containers|Init Containers|Allocated resources|"
+    r"Non-terminated Pods|Capacity|Allocatable|Taints|QoS Class|Roles):(?: |$)",
+)
+# output of nvidia-smi, dcgmi, lspci, ibstat
+SMI = lines(
+    r"[|+][-=|+ ].*[|+]\s*$",
+    r"\| .*\|\s*$",
+    r"NVIDIA-SMI ",
+    r"Failed to initialize NVML",
+    r"NVML library version",
+    r"Unable to determine the device handle",
+    r"(?:Unable to|Failed to) .*(?:GPU|NVML|device)",
+    r"No devices (?:were )?found",
+    r"\s*GPU \d+: .*(?:UUID|GPU|Tesla|NVIDIA|A100|H\d00)",
+    r"GPU [0-9A-Fa-f]{8}:",
+    r" *(?:Timestamp|Driver Version|CUDA Version|Attached GPUs|Product Name|Product Brand|GPU UUID|"
+    r"Serial Number|Bus Id|Minor Number) +: ",
+    r" *(?:ECC Errors|Volatile|Aggregate|Remapped Rows|Retired Pages|Clocks(?: Event| Throttle)? Reasons|"
+    r"Fabric|PCI|Temperature|Power Readings|ECC Mode|FB Memory Usage|BAR1 Memory Usage|Utilization|"
+    r"Processes)\s*$",
+    r" +[\w /().-]+ +: \S",
+    r"\s*Link \d+: ",
+    r"\s*(?:\x1b\[4m)?GPU0\s+GPU1",
+    r"GPU\d+\s+X?\s+(?:NV|SYS|PHB|PIX|NODE|PXB|X)",
+    r"(?:index|name|uuid|gpu_name|pci\.bus_id|timestamp|gpu_bus_id)(?:,| ).*(?:uuid|pci|name|\[)",
+    r"\d+, [0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:",
+    r"\$ (?:nvidia-smi|dcgmi|lspci|ibstat)",
+    r"(?:Successfully ran diagnostic|Error: .*DCGM|Error: unable to establish a connection to the specified host)",
+    r"(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] (?:VGA|3D|Bridge|PCI|Infiniband|Audio|USB|Serial|"
+    r"Non-Vol|Ethernet|Processing|Host|\")",
+    r"\s+(?:LnkSta|LnkCap|LnkCtl|Capabilities|Kernel driver in use|Subsystem|Control|Region \d|DevSta|UESta|CESta):",
+    r"CA '[\w.-]+'",
+    r"\s+(?:CA type|Number of ports|Firmware version|Hardware version|Node GUID|System image GUID|"
+    r"Port \d+|State|Physical state|Rate|Base lid|SM lid|Link layer|Port GUID|LMC|Capability mask):",
+    r"Infiniband device '",
+    r".*\[XID found\]",
+)
+SMI_SURE = re.compile(
+    r"NVIDIA-SMI|Failed to initialize NVML|Unable to determine the device handle|"
+    r"No devices (?:were )?found|Attached GPUs|dcgmi|DCGM|Overall Health|"
+    r"Diagnostic|ECC Errors|<inactive>|GB/s|NVIDIA Corporation|Infiniband device|CA '|Bus-Id|pci\.bus_id|"
+    r"GPU0\s+GPU1|GPU Memory|\[XID found\]|GPU-[0-9a-f]{8}-|Remapped Rows|Fabric$|Throttle Reasons"
+)
+# Process 20384: … | Thread 20384 (idle): "MainThread" | Thread 0x00007f… (most recent call first): | train (train.py:191)
+STACK = lines(
+    r"Process \d+: ",
+    r"Timeout \([\d:.]+\)!",
+    r"Python v\d",
+    r"Thread (?:0x)?[0-9a-fA-F]+ ?\(",
+    r"Current thread 0x",
+    r" +[\w.<>]+ \([^()]*:\d+\)\s*$",
+    r' +File ".*", line \d+ in ',
+    r" +(?:Arguments|Locals):",
+    r"#\d+ +0x[0-9a-f]+ in ",
+    r"(?:\[New LWP|Thread \d+ \(LWP|\(gdb\))",
+)
+STACK_SURE = re.compile(r"^(?:Process \d+: |Thread (?:0x)?[0-9a-fA-F]+ ?\(|Current thread 0x)", re.M)
+# 6a | 04/12/2024 | 03:27:29 PM CDT | Critical Interrupt | …   |   iLO and iDRAC records
+BMC = lines(
+    r"\s*[0-9a-fA-F]+ *\| *(?:\d\d/\d\d/\d{2,4}|Pre-Init|\w{3}-\d\d-\d{4}) *\|",
+    r"\s*\d+,\"?[\d/: -]+\"?,.*(?:Assert|Deassert)",
+    r"\s*\d+ +(?:Critical|Caution|Repaired|Informational|Info) +\d\d:\d\d",
+    r"LOG: ",
+    r"(?:Record|Date/Time|Severity|Source|Description|Category|MessageID|SeqNumber|Message ID|AgentID|"
+    r"FQDD|Timestamp|Message)\s*[:=] ",
+    r"-{20,}\s*$",
+    r"\s*ID +\| Date +\| Time",
+)
+BMC_SURE = re.compile(
+    r"\| (?:Asserted|Deasserted)|LOG: |Assertion Event|Severity *[:=]|iLO|iDRAC|Integrated Management|"
+    r"OEM record|MessageID|System Event Log|SEL Record"
+)
+LAUNCH = re.compile(
+    r"^(?:[\w.-]+[$#] |\$ |\+ |# )?(?:\w+=\S+ )*(?:\S*/)?(?:torchrun|srun|sbatch|mpirun|mpiexec|deepspeed|"
+    r"accelerate launch|python[\d.]* |ray|horovodrun|pdsh|kubectl|helm|docker run|bash)(?= |$)"
+)
+JOB = re.compile(
+    r"Traceback \(most recent call last\)|^\s+File \".*\", line \d+|NCCL (?:INFO|WARN)|ProcessGroup|"
+    r"torch\.|\bEpoch\b|\bloss\b|\bstep\b|iteration|Error\b|WARNING|"
+    r"\bINFO\b|\[rank\d+\]|\[default\d+\]|\[\d+\]:|^\d+: |\(pid=|torchrun|torch/|site-packages|cuda|CUDA|"
+    r"srun: |slurmstepd: |it/s|\d%\|",
+    re.I | re.M,
+)
