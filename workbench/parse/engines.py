@@ -220,7 +220,7 @@ class _Re2(_Lines):
         self._set.Compile()
 
     def line(self, line: bytes) -> list[int]:
-        return [self._index[each] for each in self._set.Match(line)]
+        return [self._index[each] for each in self._set.Match(line) or ()]
 
 
 class _Re(_Lines):

@@ -24,7 +24,16 @@ _PCI = re.compile(
     r"(?<!NVSwitch )(?:GPU|gpu).*?(?:pci bus id|PCI(?: bus)?(?: id)?)[: ]*([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 )
 _DRIVER = re.compile(r"driver version (?:of )?([\d.]+\d)")
-_NAMES = ("fm-version-mismatch", "fm-start-failed", "fm-gpu-error", "fm-imex", "fm-ready", "fm-stopped", "fm-error")
+_NAMES = (
+    "fabric-manager-nothing-to-do",  # a machine without NVSwitch: the service has nothing to manage, so its failure is no fault
+    "fm-version-mismatch",
+    "fm-start-failed",
+    "fm-gpu-error",
+    "fm-imex",
+    "fm-ready",
+    "fm-stopped",
+    "fm-error",
+)
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 

@@ -183,8 +183,29 @@ def _exceptions(job: JobState) -> None:
                     earlier.role = "symptom"
                     earlier.data["superseded_by"] = raised.text[:200]
                 link = link.chained_from
+    _supersede(job, events)
     _fold(job, list(events.values()))
     job.parsed.events.sort(key=lambda event: event.line or 0)
+
+
+def _supersede(job: JobState, events: dict[int, Event]) -> None:
+    """
+    A generic exception whose log goes on with "During handling of …" gives way to the specific cause that follows it.
+
+    The links of a chain are lost where ranks write into one another; the sentence itself and the order of lines remain.
+    """
+    rows = job.matcher.rows
+    for one in job.raised:
+        event = events.get(id(one.raised))
+        if event is None or not one.raised.continued or event.signature != "python-exception" or event.role is not None:
+            continue
+        for other in job.parsed.events:
+            row = rows[other.signature]
+            if 0 < (other.line or 0) - (event.line or 0) < 300 and other.rank == event.rank and (other.role or row.role) == "cause":
+                if row.layer != "generic":
+                    event.role = "symptom"
+                    event.data["superseded_by"] = other.text[:200]
+                    break
 
 
 def _fold(job: JobState, exceptions: list[Event]) -> None:
@@ -264,7 +285,7 @@ def _skipped(job: JobState) -> None:
             near = (other.line or 0) > (event.line or 0) and other.attempt == event.attempt
             if near and other.signature == "python-exception" and (other.role or rows[other.signature].role) == "cause":
                 if any("data" in frame for frame in other.data.get("frames", [])):
-                    event.role = "cause"
+                    event.role, other.role = "cause", "symptom"
                     event.rank = event.rank if event.rank is not None else other.rank
 
 

@@ -35,7 +35,7 @@ def _from_placements(event: Event, placements: Sequence[Placement]) -> int | Non
     ):
         return rank
     nodes = {one.node for one in placements if one.node}
-    if event.local_rank is not None and len(nodes) <= 1 and event.signature.startswith("exit-") and not near:
+    if event.local_rank is not None and len(nodes) <= 1 and event.signature.startswith(("exit-", "elastic-exit")) and not near:
         return event.local_rank  # one node only as far as the file tells: local and global numbers agree
     if event.gpu is not None and event.gpu.index is not None and event.node is not None and event.signature.startswith("nccl-"):
         index = event.gpu.index

@@ -26,7 +26,7 @@ RANGE = 32 << 20  # bytes a thread takes at a time
 LONG = 512 << 20  # a file that is worth the import of numpy
 DETAIL = 32 << 20  # bytes of text of matched lines that are kept for one log
 FLOOR = 20  # lines of a signature kept even when DETAIL is used up
-PER_TOKEN = 8  # lines of a signature kept for one rank
+PER_TOKEN = 4  # lines of a signature kept for one rank
 
 # [rank3]:  |  37:  |  [1,3]<stdout>:  |  (Worker_TP0 pid=58215)  |  node-1:2918:4483
 _TOKEN = re.compile(
@@ -219,7 +219,7 @@ class Scanner:
                 line.no += result.total_lines
                 if line.hits:
                     indices = [int(each) for each in line.hits]
-                    if all(kept[index] >= per_signature for index in indices):
+                    if all(kept[index] >= per_signature * 10 for index in indices):
                         continue
                     for index in indices:
                         kept[index] += 1
@@ -241,9 +241,9 @@ class Scanner:
 def _use_numpy() -> None:
     global _numpy
     with contextlib.suppress(ImportError):
-        import numpy
+        import numpy as np
 
-        _numpy = numpy
+        _numpy = np
 
 
 def _reading(stream: Any) -> Callable[[memoryview], int]:

@@ -23,6 +23,7 @@ class Raised:
     where: str = ""  # dataloader checkpoint init collective backward optimizer compile import forward
     chained_from: Raised | None = None  # raised while handling, or directly caused by, that one
     wraps: Raised | None = None  # only passes on what a worker raised (DataLoader, Ray, DataParallel)
+    continued: bool = False  # the log says that another one was raised while this one was handled
     bare: bool = False  # no traceback was seen before it
     intro: str = ""  # the line in front of the head, as a logger prints it
     intro_no: int = 0
@@ -53,7 +54,7 @@ _HEAD = "Traceback (most recent call last):"
 #   File "/workspace/train.py", line 258, in main    (faulthandler: … line 258 in main)
 _FILE = re.compile(r'^\s*(?:\|\s*)*File "([^"]+)", line (\d+),? in (.+?)\s*$')
 # KeyError: 'labels' | torch.OutOfMemoryError: CUDA out of memory. | botocore.errorfactory.NoSuchKey: An error | MemoryError
-_FINAL = re.compile(r"^(\s*(?:\|\s+)*)((?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:\(([\w.]+)\))?(?::(?: (.*)|$)|\s*$)")
+_FINAL = re.compile(r"^(\s*(?:\|\s+)*)((?:[A-Za-z_]\w*\.)*_*[A-Z]\w*)(?:\(([\w.]+)\))?(?::(?: (.*)|$)|\s*$)")
 _STANDARD = re.compile(r"(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Failure|Timeout|Expired|Cancelled|Fault|Abort)$")
 _CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
 # RuntimeError: Caught KeyError in DataLoader worker process 0. | Caught OutOfMemoryError in replica 0 on device 0.
@@ -137,6 +138,8 @@ class Tracebacks:
             return True, self._final(state, no, stream, text, *found, bare=True)
         if stripped.startswith(_CHAIN):
             state.chain = True
+            if state.last is not None:
+                state.last.continued = True
             return True, None
         if found_file := _FILE.match(text):
             if not state.stack:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.catalog import signatures
-from workbench.model import Event, Evidence
+from workbench.model import Event, Evidence, Gpu
 from workbench.triage.context import JOB_SOURCES, Context
 from workbench.triage.placement import find_job_pods, place_ranks, unify_names
 from workbench.triage.timeline import bound_times, correct_local_time, estimate_skew, find_failure, read_progress
@@ -57,6 +57,8 @@ def normalise(context: Context, records: Iterable[Event]) -> list[Event]:
             event.node = context.rank_node.get(event.rank)
         if event.node is None and context.sole_node is not None:
             event.node = context.sole_node
+        if event.gpu is None and isinstance(event.data.get("rm_gpu"), int):
+            event.gpu = Gpu(index=event.data["rm_gpu"])  # the driver's own number; a label where no address is known
         if event.gpu is not None:
             event.gpu = context.identify(event.node, event.gpu)
         if event.rank is None and event.source != "kubernetes":

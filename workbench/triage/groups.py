@@ -29,6 +29,7 @@ class Group:
     rank: int | None = None
     factor: float = 1.0
     notes: list[str] = field(default_factory=list)  # why the factor is what it is
+    whole_node: bool = False  # the fault is the node's, not one GPU's: no GPU may be concluded from a rank
     dismissed: str = ""  # the reason why this is no cause here
 
     @property

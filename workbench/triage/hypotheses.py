@@ -11,7 +11,7 @@ from workbench.model import Event, Gpu, Hypothesis
 from workbench.triage.context import Context, slot
 from workbench.triage.groups import Group, skeleton
 
-__all__ = ["anchor", "class_row", "form_hypotheses", "rank_hypotheses"]
+__all__ = ["anchor", "class_row", "first_of_kind", "form_hypotheses", "rank_hypotheses"]
 
 ANCHOR = 0.3  # below this a hypothesis is mentioned, never the verdict
 LATE_COST = 0.35  # what coming later than a rival costs at most: an early generic error beats a late specific one
@@ -164,11 +164,19 @@ def _culprit(context: Context, hypothesis: Hypothesis, groups: list[Group], lead
     best = max(groups, key=lambda g: g.score)
     hypothesis.node = lead.node or best.node or next((g.node for g in groups if g.node), None)
     hypothesis.gpu = lead.gpu or best.gpu
+    if any(group.whole_node for group in groups):
+        hypothesis.gpu = None
     hypothesis.rank = lead.rank if lead.rank is not None else best.rank
-    if hypothesis.rank is None:
+    if hypothesis.rank is None and not any(group.whole_node for group in groups):
         ranks = {event.rank for group in groups for event in group.events if event.rank is not None}
         hypothesis.rank = next(iter(ranks)) if len(ranks) == 1 else None
-    if hypothesis.gpu is None and lead is not best and best.gpu is not None and best.node == hypothesis.node:
+    if (
+        hypothesis.gpu is None
+        and not lead.whole_node
+        and lead is not best
+        and best.gpu is not None
+        and best.node == hypothesis.node
+    ):
         hypothesis.gpu = best.gpu
     if hypothesis.at_fault == "node" and hypothesis.node is None and hypothesis.cls.startswith("platform/"):
         hypothesis.at_fault = "platform"  # nothing is blamed that cannot be named
@@ -264,6 +272,23 @@ def rank_hypotheses(context: Context, hypotheses: Sequence[Hypothesis]) -> list[
 
     order = sorted(hypotheses, key=lambda h: (-worth(h), h.time if h.time is not None else float("inf")))
     return order
+
+
+def first_of_kind(best: Hypothesis, ordered: Sequence[Hypothesis]) -> Hypothesis:
+    """
+    Return, of the hypotheses of one class on one node, the one that showed first.
+
+    The GPUs of a node share a clock and a fault spreads between them within a second, so the first is the culprit and the loudest
+    is only a neighbour.
+    """
+    twins = [
+        h
+        for h in ordered
+        if h.cls == best.cls and h.node == best.node and h.node is not None and h.score >= 0.6 * best.score and h.time is not None
+    ]
+    if best.time is None or not best.cls.startswith(_BY_ENTITY) or not twins:
+        return best
+    return min(twins, key=lambda h: h.time or 0.0)
 
 
 def anchor(ordered: Sequence[Hypothesis]) -> Hypothesis | None:

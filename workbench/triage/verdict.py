@@ -10,7 +10,7 @@ from workbench.triage.confidence import calibrate
 from workbench.triage.context import Context
 from workbench.triage.coverage import assess_coverage
 from workbench.triage.groups import build_groups
-from workbench.triage.hypotheses import anchor, class_row, form_hypotheses, rank_hypotheses
+from workbench.triage.hypotheses import anchor, class_row, first_of_kind, form_hypotheses, rank_hypotheses
 from workbench.triage.rules import apply_rules
 from workbench.triage.summary import next_steps, summarise
 from workbench.triage.victims import find_victims
@@ -39,7 +39,10 @@ def judge(incident: Evidence, windows: Windows | None = None) -> Verdict:
     groups = build_groups(context, context.events)
     outcome = apply_rules(context, groups)
     ordered = rank_hypotheses(context, [*form_hypotheses(context, outcome.groups), *outcome.hypotheses])
-    best = outcome.override or anchor(ordered) or outcome.fallback or Hypothesis("unknown", 0.3, rule="nothing decides")
+    carried = anchor(ordered)
+    if carried is not None:
+        carried = first_of_kind(carried, ordered)
+    best = outcome.override or carried or outcome.fallback or Hypothesis("unknown", 0.3, rule="nothing decides")
     return _verdict(context, best, [h for h in ordered if h is not best])
 
 
@@ -64,6 +67,7 @@ def _verdict(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> Ve
         clock_skew=dict(context.skew),
         decided_by=_decided_by(context, best),
     )
+    _share(verdict)
     for rival in verdict.hypotheses:
         rival.why_not = rival.why_not or _why_not(best, rival)
     verdict.victims = find_victims(context, best)
@@ -73,6 +77,14 @@ def _verdict(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> Ve
     verdict.next_steps = next_steps(context, verdict)
     verdict.summary = summarise(context, verdict)
     return verdict
+
+
+def _share(verdict: Verdict) -> None:
+    """Rivals share what the verdict's confidence leaves, in proportion to their strength."""
+    total = sum(rival.score for rival in verdict.hypotheses)
+    left = max(0.0, 1.0 - verdict.confidence)
+    for rival in verdict.hypotheses:
+        rival.score = round(left * rival.score / total, 3) if total > 0.0 else 0.0
 
 
 def _roles(context: Context, best: Hypothesis) -> list[Event]:
@@ -88,7 +100,16 @@ def _roles(context: Context, best: Hypothesis) -> list[Event]:
             )
         event.cls = context.cls(event)
         events.append(event)
-    symptoms = [event for event in context.events if context.role(event) == "symptom" and event not in events]
+    begin = context.start - context.windows.before_start if context.start is not None else None
+    symptoms = [
+        event
+        for event in context.events
+        if context.role(event) == "symptom"
+        and context.weight(event) > 0.0
+        and event not in events
+        and not event.data.get("handled")
+        and (begin is None or event.time is None or event.time >= begin)
+    ]
     symptoms.sort(key=lambda e: (e.time is None, e.time or 0.0, e.order))
     for event in symptoms[:5]:
         event.role = "symptom"

@@ -43,6 +43,6 @@ def find_victims(context: Context, best: Hypothesis) -> list[Victim]:
     for rank, node in context.rank_node.items():
         if rank not in first and rank not in culprits and context.fail is not None:
             last = context.rank_last.get(rank, {}).get("last_time")
-            if last is not None:
-                first[rank] = Victim(rank, node, last, "no further line")
+            recent = last is not None and best.time is not None and last > best.time - 600.0
+            first[rank] = Victim(rank, node, last if recent else None, "no error of its own; it ended with the job")
     return [first[rank] for rank in sorted(first)]

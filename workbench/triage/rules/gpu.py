@@ -152,16 +152,18 @@ def whole_node(context: Context, outcome: Outcome) -> None:
                     group.lower(0.6, "the link errors had grown on another GPU of the node before")
             continue
         if switch and times and min(g.first or times[0] for g in switch) <= times[0] + context.windows.same_instant:
-            for group in groups:
-                group.gpu = None
-                group.rank = None
-            for group in switch:
-                group.gpu = None
+            _of_the_node(outcome, node, [*groups, *switch])
             continue
         if len(strong_gpus) >= 3 and times and times[-1] - times[0] <= 2.0:
-            for group in groups:
-                group.gpu = None
-                group.rank = None
+            _of_the_node(outcome, node, groups)
+
+
+def _of_the_node(outcome: Outcome, node: str | None, groups: list[Group]) -> None:
+    seen = [group for group in outcome.alive() if group.node == node and group.cls == "hardware/nvlink"]
+    for group in [*groups, *seen]:
+        group.gpu = None
+        group.rank = None
+        group.whole_node = True
 
 
 def driver_hang_tasks(context: Context, outcome: Outcome) -> None:
