@@ -12,19 +12,21 @@ from typing import Any
 import pandas as pd
 
 from workbench.catalog import signatures
-from workbench.model import Condition, Event, Placement, Series
+from workbench.model import Condition, Event, Placement, Series, Victim
 
 __all__ = [
     "CONDITIONS",
     "EVENTS",
     "METRICS",
     "PLACEMENT",
+    "VICTIMS",
     "check_frame",
     "conditions_frame",
     "empty_frame",
     "events_frame",
     "metrics_frame",
     "placement_frame",
+    "victims_frame",
 ]
 
 UTC = "datetime64[us, UTC]"
@@ -93,6 +95,9 @@ PLACEMENT: dict[str, str] = {
 }
 
 
+VICTIMS: dict[str, str] = {"rank": "Int64", "node": "string", "since": UTC, "by": "string"}
+
+
 def empty_frame(contract: Mapping[str, str]) -> pd.DataFrame:
     """Return a frame with a contract's columns and no rows."""
     return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in contract.items()})
@@ -127,9 +132,9 @@ def _frame(rows: list[dict[str, Any]], contract: Mapping[str, str]) -> pd.DataFr
     return frame
 
 
-def events_frame(records: Iterable[Event]) -> pd.DataFrame:
+def events_frame(records: Iterable[Event], *, ordered: bool = True) -> pd.DataFrame:
     """
-    Return events as a frame, ordered by time, then reading order; events without a time come last.
+    Return events as a frame, ordered by time, then reading order (events without a time last), or as they come.
 
     Returns
     -------
@@ -138,7 +143,7 @@ def events_frame(records: Iterable[Event]) -> pd.DataFrame:
     """
     known = signatures()
     rows = []
-    for event in sorted(records, key=lambda e: (e.time is None, e.time or 0.0, e.order)):
+    for event in sorted(records, key=lambda e: (e.time is None, e.time or 0.0, e.order)) if ordered else records:
         row = known[event.signature]
         gpu = event.gpu
         rows.append(
@@ -229,3 +234,8 @@ def placement_frame(records: Iterable[Placement]) -> pd.DataFrame:
         )
         rows.append(row)
     return _frame(rows, PLACEMENT)
+
+
+def victims_frame(records: Iterable[Victim]) -> pd.DataFrame:
+    """Return victims as a frame with the columns of `VICTIMS`."""
+    return _frame([{name: getattr(record, name) for name in VICTIMS} for record in records], VICTIMS)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,17 +19,58 @@ if TYPE_CHECKING:
 
     from workbench.sources.files import Document
 
-__all__ = ["Incident", "from_documents", "load", "parse_document"]
+__all__ = ["Incident", "IncidentVerdict", "from_documents", "load", "parse_document"]
+
+
+class IncidentVerdict(Verdict):
+    """A verdict as people look at it in Python: its evidence and victims as frames, itself as a card in a notebook."""
+
+    @cached_property
+    def evidence(self) -> pd.DataFrame:
+        """The evidence in its order (columns of `workbench.frames.EVENTS`); first row with role `cause` is the first evidence."""
+        from workbench import frames
+
+        return frames.events_frame(self.evidence_records, ordered=False)
+
+    @cached_property
+    def victims(self) -> pd.DataFrame:
+        """The ranks that failed only because another did (columns of `workbench.frames.VICTIMS`)."""
+        from workbench import frames
+
+        return frames.victims_frame(self.victim_records)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the verdict in the schema ``workbench.verdict/1``."""
+        from workbench.report.verdict_json import to_json
+
+        return to_json(self)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        document = self.to_dict()
+        rows = "".join(
+            f"<tr><td>{escape(str(row['role']))}</td><td>{escape(str(row['signature']))}</td><td>{escape(str(row['time'] or ''))}</td>"
+            f"<td>{escape(str(row['file']))}:{row['line'] or ''}</td><td><code>{escape(str(row['text'])[:160])}</code></td></tr>"
+            for row in document["evidence"][:8]
+        )
+        steps = "".join(f"<li>{escape(step)}</li>" for step in document["next_steps"])
+        return (
+            f"<h3>{escape(self.cls)} <small>confidence {self.confidence:.0%}</small></h3><p>{escape(self.summary)}</p>"
+            f"<p>Retry: <b>{escape(str(self.retry))}</b> · remediation: <b>{escape(str(self.remediation))}</b></p><ol>{steps}</ol>"
+            f"<table><tr><th>role</th><th>signature</th><th>time (UTC)</th><th>where</th><th>line</th></tr>{rows}</table>"
+        )
 
 
 class Incident(Evidence):
     """The evidence of one failed job, with frames to look at and a verdict on demand; see `workbench.model.Evidence`."""
 
-    def triage(self) -> Verdict:
+    def triage(self) -> IncidentVerdict:
         """Return the verdict: what failed first, where, why, who is a victim, what could not be seen, what to do."""
         from workbench.triage.verdict import judge
 
-        return judge(self)
+        verdict = judge(self)
+        return IncidentVerdict(**{item.name: getattr(verdict, item.name) for item in fields(verdict)})
 
     @cached_property
     def events(self) -> pd.DataFrame:
@@ -61,12 +104,14 @@ class Incident(Evidence):
         from html import escape
 
         rows = "".join(
-            f"<tr><td>{escape(doc.name)}</td><td>{escape(doc.kind)}</td><td>{escape(doc.node or '')}</td><td>{doc.lines:,}</td><td>{doc.events:,}</td></tr>"
+            f"<tr><td>{escape(doc.name)}</td><td>{escape(doc.kind)}</td><td>{escape(doc.node or '')}</td>"
+            f"<td>{doc.lines:,}</td><td>{doc.events:,}</td></tr>"
             for doc in self.documents
         )
         return (
             f"<b>Incident {escape(self.name)}</b>: {len(self.documents)} documents, {len(self.records):,} events, "
-            f"{len(self.problems)} problems<table><tr><th>document</th><th>taken for</th><th>node</th><th>lines</th><th>events</th></tr>{rows}</table>"
+            f"{len(self.problems)} problems<table>"
+            f"<tr><th>document</th><th>taken for</th><th>node</th><th>lines</th><th>events</th></tr>{rows}</table>"
         )
 
     def __repr__(self) -> str:
@@ -114,21 +159,20 @@ def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -
     """Parse documents into an `Incident`; the live sources of a site give the same documents as a folder."""
     incident = Incident(name=name)
     order = 0
+    ready: list[tuple[Document, Parsed]] = []
+    waiting: list[Document] = []  # logs whose stamps have no year, until the others have told it
     for document in documents:
         if isinstance(document, Problem):
             incident.problems.append(document)
             continue
-        try:
-            parsed = parse_document(document)
-        except Exception as error:  # a parser's defect must not cost the rest of the evidence
-            incident.problems.append(
-                Problem(
-                    document.name,
-                    f"the {document.kind} parser failed: {type(error).__name__}: {error}",
-                    "please report this file's format",
-                )
-            )
-            parsed = Parsed()
+        parsed = _parsed(document, incident)
+        if parsed.facts.get("yearless_stamps") or parsed.facts.get("year_from") == "reference":
+            waiting.append(document)
+        else:
+            ready.append((document, _without_input(parsed, document)))
+    reference = _reference([parsed for _, parsed in ready])
+    ready += [(document, _without_input(_parsed(document, incident, reference), document)) for document in waiting]
+    for document, parsed in ready:
         for event in parsed.events:
             event.order = order
             order += 1
@@ -154,13 +198,46 @@ def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -
     return incident
 
 
-def parse_document(document: Document) -> Parsed:
-    """Hand one document to the parser of its kind; text that fits no kind is read as a job log, since most evidence is."""
+def _parsed(document: Document, incident: Incident, reference: float | None = None) -> Parsed:
+    try:
+        return parse_document(document, reference)
+    except Exception as error:  # a parser's defect must not cost the rest of the evidence
+        what = f"the {document.kind} parser failed: {type(error).__name__}: {error}"
+        incident.problems.append(Problem(document.name, what, "please report this file's format"))
+        return Parsed()
+
+
+def _without_input(parsed: Parsed, document: Document) -> Parsed:
+    """Let go of the text that a document was parsed from, so that memory holds what was found and not what was read."""
+    parsed.facts.setdefault("has_lines", bool(document.lines))
+    document.lines, document.raw, document.data = [], None, None
+    return parsed
+
+
+def _reference(parts: Sequence[Parsed]) -> float | None:
+    """A moment near the incident, from the sources that carry whole dates: the middle of what they tell."""
+    times = [
+        event.time
+        for parsed in parts
+        for event in parsed.events
+        if event.time is not None and not event.data.get("time_from") and event.source in ("job", "launcher", "kubernetes", "slurm")
+    ]
+    times += [float(one.times[-1]) for parsed in parts for one in parsed.series[:1] if len(one.times)]
+    return sorted(times)[len(times) // 2] if times else None
+
+
+def parse_document(document: Document, reference: float | None = None) -> Parsed:
+    """
+    Hand one document to the parser of its kind; text that fits no kind is read as a job log, since most evidence is.
+
+    `reference` (seconds since the epoch) settles the year of stamps that have none.
+    """
     kind, lines, file, node = document.kind, document.lines, document.name, document.node
+    year = datetime.fromtimestamp(reference, UTC).year if reference is not None else None
     if kind == "kernel-log":
         from workbench.parse.kernel import parse_kernel
 
-        return parse_kernel(lines, file=file, node=node, reference=document.mtime)
+        return parse_kernel(lines, file=file, node=node, reference=reference or document.mtime)
     if kind == "metrics-text":
         from workbench.parse.prom_text import parse_exposition
 
@@ -193,7 +270,7 @@ def parse_document(document: Document) -> Parsed:
 
         parsed = parse_smi(lines, file=file, node=node)
         if parsed.facts.get("has_kernel_lines"):
-            parsed.extend(parse_kernel(lines, file=file, node=node, reference=document.mtime))
+            parsed.extend(parse_kernel(lines, file=file, node=node, reference=reference or document.mtime))
         return parsed
     if kind == "flight-recorder":
         from workbench.parse.flight_recorder import parse_dump
@@ -222,7 +299,7 @@ def parse_document(document: Document) -> Parsed:
     from workbench.parse.bounds import bound_times
     from workbench.parse.job import parse_job
 
-    parsed = parse_job(lines, file=file, node=node)
+    parsed = parse_job(lines, file=file, node=node, year=year)
     bound_times(parsed.events, lines)
     if any("(most recent call first)" in line.text for line in lines):
         # faulthandler writes its dump into the rank's own log

@@ -341,9 +341,11 @@ class Verdict:
     at_fault: str | None = None
     time: float | None = None
     attempt: int | None = None
-    evidence: list[Event] = field(default_factory=list)  # ordered; first with role cause is the first evidence of the root cause
-    counter_evidence: list[Event] = field(default_factory=list)
-    victims: list[Victim] = field(default_factory=list)
+    evidence_records: list[Event] = field(
+        default_factory=list
+    )  # ordered; first with role cause is the first evidence of the root cause
+    counter_records: list[Event] = field(default_factory=list)
+    victim_records: list[Victim] = field(default_factory=list)
     hypotheses: list[Hypothesis] = field(default_factory=list)
     degraded: list[dict[str, Any]] = field(default_factory=list)
     coverage: list[Coverage] = field(default_factory=list)

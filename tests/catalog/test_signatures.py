@@ -24,9 +24,21 @@ def matcher() -> Matcher:
 
 
 def test_there_are_rows_of_every_layer() -> None:
-    assert {"cuda", "nccl", "torch", "torchelastic", "python", "storage", "slurm", "vllm", "sglang", "ray", "jax", "noise", "generic"} <= {
-        row.layer for row in ROWS
-    }
+    assert {
+        "cuda",
+        "nccl",
+        "torch",
+        "torchelastic",
+        "python",
+        "storage",
+        "slurm",
+        "vllm",
+        "sglang",
+        "ray",
+        "jax",
+        "noise",
+        "generic",
+    } <= {row.layer for row in ROWS}
 
 
 @pytest.mark.parametrize("row", WITH_PATTERN, ids=lambda row: row.id)
@@ -41,7 +53,9 @@ def test_patterns_compile_in_hyperscan() -> None:
     database = hyperscan.Database()
     flags = hyperscan.HS_FLAG_SINGLEMATCH
     database.compile(
-        expressions=[row.pattern.encode() for row in WITH_PATTERN], ids=list(range(len(WITH_PATTERN))), flags=[flags] * len(WITH_PATTERN)
+        expressions=[row.pattern.encode() for row in WITH_PATTERN],
+        ids=list(range(len(WITH_PATTERN))),
+        flags=[flags] * len(WITH_PATTERN),
     )
 
 
@@ -71,7 +85,11 @@ def test_failing_line_has_its_class(entry: str, matcher: Matcher) -> None:
     wanted, text = entry.split("\t", 1)
     head = []
     if re.match(r"(?:\w+\.)*[A-Z]\w+: ", text) or re.fullmatch(r"[\w.]*[A-Z]\w+", text):
-        head = [Line(1, "Traceback (most recent call last):"), Line(2, '  File "/workspace/train.py", line 3, in main'), Line(3, "    x()")]
+        head = [
+            Line(1, "Traceback (most recent call last):"),
+            Line(2, '  File "/workspace/train.py", line 3, in main'),
+            Line(3, "    x()"),
+        ]
     parsed = parse_job([*head, Line(4, text)], file="job.log", year=2025)
     assert parsed.events, "nothing was recognised"
     event = parsed.events[0]
@@ -81,7 +99,9 @@ def test_failing_line_has_its_class(entry: str, matcher: Matcher) -> None:
 def test_specific_beats_generic_and_fault_of_hardware_beats_warning(matcher: Matcher) -> None:
     text = "[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered"
     assert matcher.order(matcher.search(text))[0].id == "cuda-ecc-uncorrectable"
-    warning = "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"
+    warning = (
+        "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"
+    )
     assert matcher.order(matcher.search(warning))[0].id == "cuda-fabric-not-ready"
     assert matcher.order(matcher.search("UserWarning: KeyError: 'x' was ignored"))[0].layer == "noise"
 

@@ -83,7 +83,10 @@ def test_prefixed_hook_traceback_is_never_handled_even_when_progress_is_printed_
                 "[rank1]: Traceback (most recent call last):",
                 '[rank1]:   File "/workspace/data.py", line 12, in open_shard',
                 "[rank1]: OSError: [Errno 24] Too many open files: '/data/shard-00001.jsonl'",
-                *(f"2026-03-01 10:00:0{n},000 INFO [trainer] rank=1 host=node-a step={n} loss=6.1 step_ms=200" for n in range(1, 6)),
+                *(
+                    f"2026-03-01 10:00:0{n},000 INFO [trainer] rank=1 host=node-a step={n} loss=6.1 step_ms=200"
+                    for n in range(1, 6)
+                ),
             ]
         )
     )
@@ -108,8 +111,8 @@ def test_watchdog_line_gives_its_numbers() -> None:
 
 def test_queue_counters_of_a_work_line() -> None:
     parsed = _parse(
-        "[rank0]:[E822 07:42:14.671521799 ProcessGroupNCCL.cpp:1664] [PG 0 (default_pg) Rank 0] Exception (either an error or timeout) "
-        "detected by watchdog at work: 763028, last enqueued NCCL work: 763030, last completed NCCL work: 763027."
+        "[rank0]:[E822 07:42:14.671521799 ProcessGroupNCCL.cpp:1664] [PG 0 (default_pg) Rank 0] "
+        "Exception (either an error or timeout) detected by watchdog at work: 763028, last enqueued NCCL work: 763030, last completed NCCL work: 763027."
     )
     (event,) = parsed.events
     assert (event.data["seq"], event.data["last_enqueued"], event.data["last_completed"]) == (763028, 763030, 763027)
@@ -117,8 +120,8 @@ def test_queue_counters_of_a_work_line() -> None:
 
 def test_cuda_error_in_a_watchdog_line_is_a_cause() -> None:
     parsed = _parse(
-        "[rank2]:[E925 23:10:17.921506443 ProcessGroupNCCL.cpp:1896] [PG ID 2 PG GUID 3 Rank 2] Process group watchdog thread terminated "
-        "with exception: CUDA error: uncorrectable ECC error encountered"
+        "[rank2]:[E925 23:10:17.921506443 ProcessGroupNCCL.cpp:1896] [PG ID 2 PG GUID 3 Rank 2] "
+        "Process group watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered"
     )
     (cause,) = _causes(parsed)
     assert (cause.signature, cause.rank) == ("cuda-ecc-uncorrectable", 2)
@@ -137,7 +140,9 @@ def test_nccl_lines_place_ranks_on_gpus() -> None:
     assert cause.rank == 9
 
 
-@pytest.mark.parametrize(("text", "pci"), [("b8000", "0000:b8:00.0"), ("1000", "0000:01:00.0"), ("801000000", "8010:00:00.0"), ("zz", None)])
+@pytest.mark.parametrize(
+    ("text", "pci"), [("b8000", "0000:b8:00.0"), ("1000", "0000:01:00.0"), ("801000000", "8010:00:00.0"), ("zz", None)]
+)
 def test_nccl_bus(text: str, pci: str | None) -> None:
     assert nccl_bus(text) == pci
 
@@ -158,16 +163,19 @@ def test_file_hints(file: str, hints: tuple[int | None, int | None, int | None])
 
 
 def test_rank_of_the_file_counts_when_the_line_names_none() -> None:
-    parsed = _parse("Traceback (most recent call last):\n  File \"/a.py\", line 1, in f\nKeyError: 'x'", file="logs/rank-7.stderr.log")
+    parsed = _parse(
+        "Traceback (most recent call last):\n  File \"/a.py\", line 1, in f\nKeyError: 'x'", file="logs/rank-7.stderr.log"
+    )
     assert _causes(parsed)[0].rank == 7
 
 
 def test_what_a_process_logged_last_before_it_ended_by_itself_is_its_reason() -> None:
     parsed = _parse(
-        "[default5]:E0301 16:23:23.758723 11684 train.py:88] rank 5: /data/shard-00005.jsonl: generation 6, expected 7; giving up\n"
-        "W0301 16:23:24.000000 11 torch/distributed/elastic/multiprocessing/api.py:1] Sending process 11679 closing signal SIGTERM\n"
+        "[default5]:E0301 16:23:23.758723 11684 train.py:88] rank 5: /data/s.jsonl: generation 6, expected 7; giving up\n"
+        "W0301 16:23:24.000000 11 torch/distributed/elastic/x/api.py:1] Sending process 11679 closing signal SIGTERM\n"
         "Root Cause (first observed failure):\n[0]:\n  time      : 2026-03-01_16:23:24\n  host      : node-a\n"
-        "  rank      : 5 (local_rank: 5)\n  exitcode  : 3 (pid: 11684)\n  error_file: <N/A>\n  traceback : To enable traceback see: x\n"
+        "  rank      : 5 (local_rank: 5)\n  exitcode  : 3 (pid: 11684)\n"
+        "  error_file: <N/A>\n  traceback : To enable traceback see: x\n"
     )
     (cause,) = _causes(parsed)
     assert (cause.signature, cause.rank, cause.data["exit_code"]) == ("app-last-words", 5, 3)
@@ -194,7 +202,8 @@ def test_restart_begins_an_attempt() -> None:
     parsed = _parse(
         f"{start}\n2026-03-01 10:00:05,000 INFO [trainer] rank=0 host=node-a step=5 loss=6.3 step_ms=227\n"
         "I0301 10:01:00.000000 90 torch/distributed/elastic/agent/server/api.py:553]   restart_count=1\n"
-        f"{start.replace('10:00:00', '10:01:01')}\nTraceback (most recent call last):\n  File \"/a.py\", line 1, in f\nKeyError: 'x'"
+        f"{start.replace('10:00:00', '10:01:01')}\n"
+        "Traceback (most recent call last):\n  File \"/a.py\", line 1, in f\nKeyError: 'x'"
     )
     assert [one["attempt"] for one in parsed.facts["attempts"]] == [0, 1]
     assert _causes(parsed)[0].attempt == 1
@@ -202,7 +211,9 @@ def test_restart_begins_an_attempt() -> None:
 
 def test_one_rank_that_left_out_a_step_is_a_cause_when_the_others_did_not() -> None:
     steps = "\n".join(
-        f"2026-03-01 10:00:0{n},000 INFO [trainer] rank={rank} host=node-a step={n} loss=6.3 step_ms=227" for n in range(4) for rank in range(3)
+        f"2026-03-01 10:00:0{n},000 INFO [trainer] rank={rank} host=node-a step={n} loss=6.3 step_ms=227"
+        for n in range(4)
+        for rank in range(3)
     )
     skip = "2026-03-01 10:00:05,000 WARNING [trainer] rank=2 host=node-a step 26: batch has no valid token, skipped"
     assert [(event.signature, event.rank) for event in _causes(_parse(f"{steps}\n{skip}"))] == [("rank-skipped-step", 2)]
@@ -250,7 +261,9 @@ def test_lines_with_hits_of_the_scanner_are_used_as_they_are() -> None:
     assert parse_job([Line(1, "KeyError-free text")], file="x.log", scanned=True).events == []
 
 
-@pytest.mark.parametrize("text", ["\x00\xff" * 50, "[" * 3000, "Traceback (most recent call last):" * 200, "  exitcode  : x", "a" * 70_000, ""])
+@pytest.mark.parametrize(
+    "text", ["\x00\xff" * 50, "[" * 3000, "Traceback (most recent call last):" * 200, "  exitcode  : x", "a" * 70_000, ""]
+)
 def test_hostile_lines_are_survived(text: str) -> None:
     parsed = _parse(f"{text}\nKeyError: 'x'\n{text}")
     assert any(event.signature == "python-exception" for event in parsed.events)
@@ -261,7 +274,12 @@ def test_hostile_lines_are_survived(text: str) -> None:
     [
         ("step=5 loss=6.3184 tokens/s=563.1 step_ms=227", 5, 0.227, 6.3184),
         (" | INFO | trainer | rank 0 | step 9344/30000 | loss 2.3470 | lr 2.16e-04 | step 7.05s (data 0.03)", 9344, 7.05, 2.347),
-        (" iteration       48/      50 | elapsed time per iteration (ms): 7138.7 | lm loss: 8.317189E-02 |", 48, 7.1387, 0.08317189),
+        (
+            " iteration       48/      50 | elapsed time per iteration (ms): 7138.7 | lm loss: 8.317189E-02 |",
+            48,
+            7.1387,
+            0.08317189,
+        ),
         ("  1%|  | 1/92 [00:13<20:56, 13.80s/it]  2%|▏ | 2/92 [00:30<22:06, 14.74s/it]", 2, 14.74, None),
         ("Epoch: [0][ 10/100] Time 0.3 Loss 1.2 (1.3)", 10, None, 1.2),
         ("[titan] step: 10  loss:  6.37310  grad_norm:  0.6216", 10, None, 6.3731),
@@ -275,6 +293,8 @@ def test_progress(text: str, step: int, seconds: float | None, loss: float | Non
     assert found.seconds == pytest.approx(seconds) if seconds else found.seconds is None
 
 
-@pytest.mark.parametrize("text", ["checkpoint saved to /ckpt/step_000020/model.pt", "failed to push metrics for step 10 to http", "loss of signal"])
+@pytest.mark.parametrize(
+    "text", ["checkpoint saved to /ckpt/step_000020/model.pt", "failed to push metrics for step 10 to http", "loss of signal"]
+)
 def test_no_progress(text: str) -> None:
     assert step_of(text) is None

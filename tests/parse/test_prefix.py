@@ -66,7 +66,11 @@ def test_speaker(text: str, rank: int | None, local: int | None, node: str | Non
         ("[1579244743.735971] [node-a:41109:0] x", 1579244743.735971, False),
         ("Thu Jan 22 01:35:46 2025", _at(2025, 1, 22, 1, 35, 46), True),
         ("[titan] 2026-11-29 16:53:32,737 - root - INFO - x", _at(2026, 11, 29, 16, 53, 32, micro=737000), True),
-        ('{"log":"[rank3]: x\\n","stream":"stderr","time":"2024-05-01T10:00:00.5Z"}', _at(2024, 5, 1, 10, 0, 0, micro=500000), False),
+        (
+            '{"log":"[rank3]: x\\n","stream":"stderr","time":"2024-05-01T10:00:00.5Z"}',
+            _at(2024, 5, 1, 10, 0, 0, micro=500000),
+            False,
+        ),
         ("2024-05-01T10:00:00.5Z stderr F [rank1]: x", _at(2024, 5, 1, 10, 0, 0, micro=500000), False),
     ],
 )
@@ -104,6 +108,8 @@ def test_pdsh_names_are_nodes_only_when_the_whole_file_has_them() -> None:
     assert split_prefix("KeyError: 'x'", ctx).node is None
 
 
-@pytest.mark.parametrize("text", ["", " ", "[", "(", "\x00\x01", "[rank999999999999999999]: x", "(((((pid=1", "9" * 100_000, "[E218"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "[", "(", "\x00\x01", "[rank999999999999999999]: x", "(((((pid=1", "9" * 100_000, "[E218"]
+)
 def test_hostile_head_raises_nothing(text: str) -> None:
     assert split_prefix(text, YEAR).rest is not None

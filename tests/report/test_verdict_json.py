@@ -71,7 +71,7 @@ class TestBadValues:
 
     def test_output_is_one_line_of_ascii(self) -> None:
         """Line separators, escapes and lone surrogates cannot break a JSON Lines stream or drive a terminal."""
-        text = dumps(to_json(Verdict("unknown", 0.0, "", evidence=[Event("x", "job", "a\n\u2028\x1b[2J\udc80é")])))
+        text = dumps(to_json(Verdict("unknown", 0.0, "", evidence_records=[Event("x", "job", "a\n\u2028\x1b[2J\udc80é")])))
 
         assert text.isascii()
         assert text.isprintable()

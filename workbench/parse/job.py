@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench.model import Line, Parsed, Problem
 from workbench.parse.job_after import conclude
-from workbench.parse.job_launcher import file_hints, placement, world_size
+from workbench.parse.job_launcher import file_hints, placement, world_info, world_size
 from workbench.parse.job_signatures import matcher
 from workbench.parse.job_state import SOFT, JobState, RankState, Uttered, add, details, remember
 from workbench.parse.prefix import Prefix, context, split_prefix
@@ -21,11 +21,12 @@ _SAMPLE = 4000  # lines looked over for what one line cannot tell
 _MAX_PROGRESS = 4_000  # points kept per document; then every second is dropped
 # a new start of a rank: the banner that a process prints once
 _START = re.compile(
-    r"[Ii]nitializing (?:process group|torch distributed|distributed)|\brank \d+/\d+ local_rank \d+ on |GLOBAL_RANK: \d+, MEMBER"
+    r"[Ii]nitializing (?:process group|torch distributed|distributed)|\brank \d+/\d+ local_rank \d+ on "
+    r"|GLOBAL_RANK: \d+, MEMBER"
 )
-# [default] Worker group FAILED. 2/2 attempts left; will restart worker group | restart_count=1 | process group ready, restart count 1
+# [default] Worker group FAILED. 2/2 attempts left; will restart worker group | restart_count=1 | restart count 1
 _RESTART = re.compile(r"restart_count=(\d+)|[Rr]estart count[ :=]+(\d+)|will restart worker group")
-# [Rank 3] … | [PG 0 (default_pg) Rank 3] | [PG ID 0 PG GUID 0(default_pg) Rank 3] (in other groups the number is the group's own)
+# [Rank 3] … | [PG ID 0 PG GUID 0(default_pg) Rank 3]   (in groups other than the default one the number is the group's own)
 _OWN_RANK = re.compile(r"\[Rank (\d+)\]|default_pg\) Rank (\d+)\]")
 _FRAMEWORK = re.compile(r"torch/distributed/|\.(?:cpp|cc|hpp|cu|h):\d+|launch\.py|site-packages|run\.py:\d+")
 _SAID = re.compile(r"Error|Exception|error:|what\(\)|Fatal|^\s*free\(|corrupt|SIG|signal|KeyboardInterrupt|DataLoader|skip")
@@ -55,8 +56,9 @@ def parse_job(
     Returns
     -------
     Parsed
-        `facts`: ``attempts``, ``ranks`` {rank: first_time, last_time, last_step, last_line, lines}, ``progress`` [(time, rank, step,
-        step_seconds, loss)], ``world_size``, ``finished``, ``first_step_time``, ``noise``, ``naive_times``, ``yearless_stamps``.
+        `facts`: ``attempts``, ``ranks`` {rank: first_time, last_time, last_step, last_line, lines}, ``progress`` [(time,
+        rank, step, step_seconds, loss)], ``world_size``, ``finished``, ``first_step_time``, ``noise`` and, when there are some,
+        ``yearless_stamps``.
     """
     rank, local_rank, attempt = file_hints(file)
     sample = lines if len(lines) <= _SAMPLE else [*lines[: _SAMPLE // 2], *lines[-_SAMPLE // 2 :]]
@@ -81,7 +83,11 @@ def parse_job(
 
 def _time(job: JobState, head: Prefix) -> float | None:
     """The line's own time, completed by what the file told before."""
+    if head.time is not None and head.yearless and job.dated is not None and abs(head.time - job.dated) > 2 * 86400:
+        return None  # a clock or a year that is not this file's: its neighbours know better
     if head.time is not None:
+        if not head.yearless:
+            job.dated = head.time
         job.day = head.time - head.time % 86400
         return head.time
     if head.clock is not None and job.day is not None and not head.yearless:
@@ -134,7 +140,14 @@ def _line(job: JobState, line: Line) -> None:
     inside, raised = job.stacks.feed(line.no, head.stream, head.rest)
     if inside and "Traceback (most recent call last):" in head.rest and job.before is not None and line.no - job.before[0] == 1:
         job.intro[head.stream] = job.before[1]
+    if inside and "Traceback (most recent call last):" in head.rest and head.stream:
+        job.headed = (line.no, head)
     if raised is not None:
+        if not head.stream and job.headed is not None and raised.start - job.headed[0] == 1:
+            # a logger put the head of the traceback on its own line; the rest of it has no prefix
+            said = job.headed[1]
+            head.rank, head.local_rank, head.node, head.pid = said.rank, said.local_rank, said.node, said.pid
+            job.headed = None
         job.raised.append(Uttered(raised, head, moment, text, job.attempt, hits, job.intro.pop(head.stream, None)))
         job.before = None
         return
@@ -183,6 +196,11 @@ def _place(job: JobState, head: Prefix, no: int) -> None:
         size = world_size(head.rest[:2000])
         if size is not None and size < 1_000_000:
             job.world = max(job.world or 0, size)
+    if "WORLD INFO DICT" in head.rest and not job.placed:
+        for one in world_info(head.rest):
+            remember(job, one.rank or 0, one.local_rank, one.node, None, head.time, no, "deepspeed")
+            job.world = max(job.world or 0, (one.rank or 0) + 1)
+        return
     found = placement(head, job.node)
     if found is None:
         if head.rank is not None and (head.node or head.pid):
@@ -268,7 +286,10 @@ def _facts(job: JobState) -> None:
     facts["attempts"] = job.attempts
     facts["ranks"] = {
         rank: {
-            "first_time": state.first_time, "last_time": state.last_time, "last_step": state.last_step, "last_line": state.last_line,
+            "first_time": state.first_time,
+            "last_time": state.last_time,
+            "last_step": state.last_step,
+            "last_line": state.last_line,
             "lines": state.lines,
         }
         for rank, state in sorted(job.ranks.items())

@@ -24,7 +24,7 @@ def conclude(job: JobState) -> None:
     """Add to a job's events what follows from all of its lines together."""
     _failures(job)
     _exceptions(job)
-    attribute(job.parsed, job.summary.failures)
+    attribute(job.parsed, job.summary.failures, one_node=len(job.ctx.hosts) <= 1)
     _last_words(job)
     _divergence(job)
     _missing(job)
@@ -47,7 +47,8 @@ def _failures(job: JobState) -> None:
         job.parsed.events.append(
             Event(
                 row.id, "torchelastic", failure.text[:2000], failure.time, job.file, failure.no, failure.host or job.node,
-                rank=failure.rank, local_rank=failure.local_rank, pid=failure.pid, attempt=failure.attempt, code=failure.code, data=data,
+                rank=failure.rank, local_rank=failure.local_rank, pid=failure.pid, attempt=failure.attempt, code=failure.code,
+                data=data,
             )
         )  # fmt: skip
         if failure.rank is not None:
@@ -88,9 +89,9 @@ def _failures(job: JobState) -> None:
 
 def _went_on(job: JobState, rank: int | None, no: int) -> bool:
     """Tell whether the rank (or, when unknown, every rank that reports) got further than it was, after a line."""
-    wanted = [rank] if rank is not None else [one for one, state in job.ranks.items() if state.last_step is not None] or [None]
-    for one in wanted[:64]:
-        points = [(point[5], point[2]) for point in job.progress if point[2] is not None and (one is None or point[1] == one)]
+    everyone: list[int | None] = [one for one, state in job.ranks.items() if state.last_step is not None]
+    for one in [rank] if rank is not None else everyone[:64] or [None]:
+        points = [(at, step) for _, who, step, _, _, at in job.progress if step is not None and (one is None or who == one)]
         before = max((step for line, step in points if line < no), default=None)
         after = {step for line, step in points if line > no and (before is None or step > before)}
         if len(after) < (1 if before is not None else 2):
@@ -135,10 +136,8 @@ def _exceptions(job: JobState) -> None:
         elif raised.wraps is not None:
             data["wraps"] = raised.wraps.text[:300]
             role = "symptom" if row.layer == "generic" else role
-        if (
-            (row.role == "cause"
-            and row.layer != "generic")
-            or (raised.chained_from is not None and id(raised.chained_from) in specific)
+        if (row.role == "cause" and row.layer != "generic") or (
+            raised.chained_from is not None and id(raised.chained_from) in specific
         ):
             specific.add(id(raised))
         noise = bool(intro_text) and not _FORGIVEN.isdisjoint(job.matcher.search(intro_text[:400]))
@@ -201,11 +200,11 @@ def _supersede(job: JobState, events: dict[int, Event]) -> None:
             continue
         for other in job.parsed.events:
             row = rows[other.signature]
-            if 0 < (other.line or 0) - (event.line or 0) < 300 and other.rank == event.rank and (other.role or row.role) == "cause":
-                if row.layer != "generic":
-                    event.role = "symptom"
-                    event.data["superseded_by"] = other.text[:200]
-                    break
+            near = 0 < (other.line or 0) - (event.line or 0) < 300 and other.rank == event.rank
+            if near and row.layer != "generic" and (other.role or row.role) == "cause":
+                event.role = "symptom"
+                event.data["superseded_by"] = other.text[:200]
+                break
 
 
 def _fold(job: JobState, exceptions: list[Event]) -> None:
@@ -282,11 +281,11 @@ def _skipped(job: JobState) -> None:
     left_out = [event for event in job.parsed.events if event.signature == "dataset-skipped"]
     for event in left_out:
         for other in job.parsed.events:
-            near = (other.line or 0) > (event.line or 0) and other.attempt == event.attempt
-            if near and other.signature == "python-exception" and (other.role or rows[other.signature].role) == "cause":
-                if any("data" in frame for frame in other.data.get("frames", [])):
-                    event.role, other.role = "cause", "symptom"
-                    event.rank = event.rank if event.rank is not None else other.rank
+            after = (other.line or 0) > (event.line or 0) and other.attempt == event.attempt
+            blamed = other.signature == "python-exception" and (other.role or rows[other.signature].role) == "cause"
+            if after and blamed and any("data" in frame for frame in other.data.get("frames", [])):
+                event.role, other.role = "cause", "symptom"
+                event.rank = event.rank if event.rank is not None else other.rank
 
 
 def _divergence(job: JobState) -> None:

@@ -10,7 +10,7 @@ from workbench.model import Gpu, Placement
 from workbench.parse.prefix import Prefix
 from workbench.parse.traceback import Raised, Tracebacks
 
-__all__ = ["Failure", "Summary", "file_hints", "nccl_bus", "placement", "world_size"]
+__all__ = ["Failure", "Summary", "file_hints", "nccl_bus", "placement", "world_info", "world_size"]
 
 # logs/rank-3.stderr.log | rank_003.log | rank12.out   (but not "frank-1")
 _FILE_RANK = re.compile(r"(?:^|[/._-])(?:global[_-]?)?rank[-_.]?(\d+)(?=[._/-]|$)", re.I)
@@ -63,6 +63,24 @@ _WORLD = re.compile(
 )
 
 
+# [INFO] [launch.py:145:main] WORLD INFO DICT: {'worker-0': [0, 1], 'worker-1': [0, 1]}
+_WORLD_INFO = re.compile(r"['\"]([\w.-]+)['\"]: ?\[([\d, ]+)\]")
+# - (node_id=ab, ip=10.0.0.4, pid=3245) world_rank=1, local_rank=0, node_rank=1
+_RAY_TRAIN = re.compile(r"ip=([\d.a-f:]+), pid=(\d+)\) world_rank=(\d+), local_rank=(\d+)")
+# (RayTrainWorker pid=3245, ip=10.0.0.4) Setting up process group for: env:// [rank=1, world_size=4]
+_RAY_SETUP = re.compile(r"\[rank=(\d+), world_size=(\d+)\]")
+
+
+def world_info(text: str) -> list[Placement]:
+    """Return where DeepSpeed's launcher puts its ranks: node by node in the order of its list, GPUs in the order given."""
+    places: list[Placement] = []
+    for node, devices in _WORLD_INFO.findall(text[text.find("WORLD INFO DICT") :]):
+        for local, device in enumerate(devices.split(",")):
+            gpu = Gpu(index=int(device)) if device.strip().isdigit() else None
+            places.append(Placement(len(places), node, local, gpu, origin="deepspeed"))
+    return places
+
+
 def world_size(text: str) -> int | None:
     """Return the number of ranks that a line names, or None."""
     found = _WORLD.search(text) if "rank" in text or "orld" in text or "WORLD" in text or "MEMBER" in text else None
@@ -89,6 +107,10 @@ def placement(head: Prefix, node: str | None) -> Placement | None:
     if found := _BANNER.search(text):
         gpu = Gpu(index=int(found[5])) if found[5] else None
         return Placement(int(found[1]), found[4], int(found[3]), gpu, head.pid, time=head.time, origin="launcher-line")
+    if found := _RAY_TRAIN.search(text):
+        return Placement(int(found[3]), found[1], int(found[4]), pid=int(found[2]), time=head.time, origin="launcher-line")
+    if head.pid is not None and (found := _RAY_SETUP.search(text)):
+        return Placement(int(found[1]), head.node or node, pid=head.pid, time=head.time, origin="launcher-line")
     if found := _LIGHTNING.search(text):
         return Placement(int(found[1]), head.node or node, pid=head.pid, time=head.time, origin="launcher-line")
     if head.pid is not None and "NCCL INFO " in text:

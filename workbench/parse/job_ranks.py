@@ -21,7 +21,7 @@ def _unique(ranks: set[int | None]) -> int | None:
     return next(iter(ranks)) if len(ranks) == 1 else None
 
 
-def _from_placements(event: Event, placements: Sequence[Placement]) -> int | None:
+def _from_placements(event: Event, placements: Sequence[Placement], one_node: bool) -> int | None:
     near = [
         one for one in placements
         if one.rank is not None and (one.attempt is None or event.attempt is None or one.attempt == event.attempt)
@@ -35,7 +35,13 @@ def _from_placements(event: Event, placements: Sequence[Placement]) -> int | Non
     ):
         return rank
     nodes = {one.node for one in placements if one.node}
-    if event.local_rank is not None and len(nodes) <= 1 and event.signature.startswith(("exit-", "elastic-exit")) and not near:
+    if (
+        event.local_rank is not None
+        and one_node
+        and len(nodes) <= 1
+        and event.signature.startswith(("exit-", "elastic-exit"))
+        and not near
+    ):
         return event.local_rank  # one node only as far as the file tells: local and global numbers agree
     if event.gpu is not None and event.gpu.index is not None and event.node is not None and event.signature.startswith("nccl-"):
         index = event.gpu.index
@@ -45,7 +51,7 @@ def _from_placements(event: Event, placements: Sequence[Placement]) -> int | Non
     return None
 
 
-def attribute(parsed: Parsed, failures: Sequence[Failure]) -> None:
+def attribute(parsed: Parsed, failures: Sequence[Failure], *, one_node: bool = True) -> None:
     """
     Fill in ranks in place; `data["rank_from"]` says from what.
 
@@ -72,7 +78,7 @@ def attribute(parsed: Parsed, failures: Sequence[Failure]) -> None:
             "slurm-"
         ):
             continue
-        rank, how = _from_placements(event, parsed.placements), "placement"
+        rank, how = _from_placements(event, parsed.placements, one_node), "placement"
         own = [
             failure for failure in failures if failure.attempt in (None, event.attempt) and failure.code not in _ENDED_BY_OTHERS
         ]
@@ -80,9 +86,9 @@ def attribute(parsed: Parsed, failures: Sequence[Failure]) -> None:
             rank, how = _unique({failure.rank for failure in own if failure.code is not None and failure.code < 0}), "exit-code"
         if rank is None and event.signature.startswith(_CUDA):
             rank, how = _unique(set(reported.get((event.attempt, event.signature), set()))), "same-error"
-        if rank is None and "exception" in event.data and raised.get((event.attempt, event.text)) == 1:
-            if len(own) == 1 and not event.data.get("handled"):
-                rank, how = own[0].rank, "exit-code"
+        once = "exception" in event.data and raised.get((event.attempt, event.text)) == 1
+        if rank is None and once and len(own) == 1 and not event.data.get("handled"):
+            rank, how = own[0].rank, "exit-code"
         if rank is not None:
             event.rank = rank
             event.data["rank_from"] = how

@@ -93,6 +93,8 @@ class JobState:
     by_pid: dict[int, tuple[int | None, int | None, str | None]] = field(default_factory=dict)
     dropped: int = 0
     day: float | None = None
+    dated: float | None = None  # the last stamp that had a year
+    headed: tuple[int, Prefix] | None = None  # a traceback whose head stands in a logger's line
     yearless: int = 0
     world: int | None = None
     finished: dict[str, Any] | None = None
@@ -116,10 +118,10 @@ def remember(
 def details(row: Signature, text: str, data: dict[str, Any]) -> None:
     if row.id.startswith("c10d-"):
         for pattern in (_WORK, _QUEUE, _GROUP):
-            for found in pattern.finditer(text):
-                data.update({key: value for key, value in found.groupdict().items() if value is not None})
+            for part in pattern.finditer(text):
+                data.update({key: value for key, value in part.groupdict().items() if value is not None})
         if row.id == "c10d-desync-report":
-            data["ranks"] = [int(word) for part in _LAGGING.findall(text) for word in part.split(",") if word.strip().isdigit()]
+            data["ranks"] = [int(word) for words in _LAGGING.findall(text) for word in words.split(",") if word.strip().isdigit()]
         elif row.id == "c10d-collective-fingerprint":
             data["pair"] = [int(word) for word in re.findall(r"Rank (\d+) is running collective", text)]
     elif row.id == "store-wait-timeout" and (found := re.search(r"/default_pg/\d+//\w+//\d+/(\d+)", text)):
@@ -127,8 +129,8 @@ def details(row: Signature, text: str, data: dict[str, Any]) -> None:
     elif row.id.startswith("exit-") and (found := re.search(r"--local[_-]rank[=',\s]+(\d+)", text)):
         data["local_rank"] = int(found[1])
     elif row.id.startswith("nccl-ib"):
-        for found in _NCCL_DETAIL.finditer(text):
-            data.update({key: value for key, value in found.groupdict().items() if value is not None})
+        for part in _NCCL_DETAIL.finditer(text):
+            data.update({key: value for key, value in part.groupdict().items() if value is not None})
     for key, value in data.items():
         if isinstance(value, str) and len(value) < 16 and re.fullmatch(r"-?\d+", value):
             data[key] = int(value)

@@ -42,12 +42,19 @@ class Context:
 
 
 NO_CONTEXT = Context()
+# {"timestamp":"2024-03-27T17:53:31Z","level":"ERROR","message":"text","span":{"rank":1}}
+_MESSAGES = ("message", "msg", "event", "text")
+_MESSAGES_QUOTED = tuple(f'"{key}":' for key in _MESSAGES)
+_TIMES = ("timestamp", "time", "ts", "asctime", "@timestamp", "datetime")
 _LEVELS = {
     "D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL", "V": "DEBUG",
     "DEBUG": "DEBUG", "INFO": "INFO", "WARN": "WARNING", "WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "CRITICAL",
     "FATAL": "CRITICAL", "TRACE": "DEBUG", "NOTICE": "INFO", "ERR": "ERROR",
 }  # fmt: skip
-_MONTHS = {name: number for number, name in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)}
+_MONTHS = {
+    name: number
+    for number, name in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
+}
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # ESC lost on the way: "[36m(main_task pid=2105103)[0m text"
 _BARE_ANSI = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")
@@ -158,6 +165,8 @@ def _time(head: Prefix, text: str, at: int, year: int | None) -> int:
     if found := _ISO.match(text, at) if first.isdigit() or first in "[(" else None:
         if (tp := _SGL.match(text, at)) and head.rank is None and (t := re.search(r"TP(\d+)", tp[1])):
             head.local_rank = int(t[1])
+            if "DP" not in tp[1] and "PP" not in tp[1]:  # with tensor parallelism alone its number is the rank
+                head.rank = int(t[1])
         _stamp(head, int(found[1]), int(found[2]), int(found[3]), found.group(4, 5, 6, 7), found[8])
         return found.end()
     if first in "DIWEFV[" and (found := _GLOG.match(text, at)):
@@ -289,6 +298,40 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
     return at
 
 
+def _record(head: Prefix, text: str, year: int | None) -> str | None:
+    """Read a line that is one JSON record of a structured logger; return its message, or None when it is none."""
+    if len(text) > 65_536 or not any(key in text for key in _MESSAGES_QUOTED):
+        return None
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    fields = record.get("fields")
+    if isinstance(fields, dict):  # Rust's tracing nests the message
+        record = {**record, **fields}
+    message = next((record[key] for key in _MESSAGES if isinstance(record.get(key), str)), None)
+    if message is None:
+        return None
+    stamp = next((record[key] for key in _TIMES if isinstance(record.get(key), (str, int, float))), None)
+    if isinstance(stamp, str):
+        _time(head, stamp, 0, year)
+    elif stamp is not None and 1e9 < stamp < 1e14:
+        head.time = stamp / 1000 if stamp > 1e11 else float(stamp)
+    level = next((record[key] for key in ("level", "levelname", "severity", "lvl") if isinstance(record.get(key), str)), "")
+    head.level = _LEVELS.get(level.upper(), "")
+    span = record.get("span")
+    ranks = [record.get(key) for key in ("rank", "global_rank")] + [span.get("rank") if isinstance(span, dict) else None]
+    head.rank = next((int(rank) for rank in ranks if isinstance(rank, int) or (isinstance(rank, str) and rank.isdigit())), None)
+    head.node = next((record[key] for key in ("host", "hostname", "node") if isinstance(record.get(key), str)), None)
+    error = next(
+        (record[key] for key in ("exc_info", "exception", "traceback", "stack_trace") if isinstance(record.get(key), str)), ""
+    )
+    last = error.strip().rsplit("\n", 1)[-1]
+    return f"{message} {last}".strip().replace("\n", " ") if last else message.rstrip("\n")
+
+
 def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:
     """
     Split a line into what its head says and the rest.
@@ -308,7 +351,9 @@ def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     head = Prefix()
-    if text.startswith('{"log":"') and (docker := _DOCKER.match(text)):
+    if text.startswith("{") and (record := _record(head, text, ctx.year)) is not None:
+        text = record
+    elif text.startswith('{"log":"') and (docker := _DOCKER.match(text)):
         try:
             text = str(json.loads(f'"{docker[1]}"')).rstrip("\n")
         except ValueError:
@@ -343,7 +388,7 @@ def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:
     head.rest = text[at:]
     if (
         head.rank is None
-        and (found := _IN_RANK.search(head.rest[:200]))
+        and (found := _IN_RANK.search(head.rest[:200]) or _IN_RANK.search(head.rest[-12:]))
         and (head.time is not None or "host=" in head.rest[:200])
     ):
         head.rank = int(found[1])
@@ -369,9 +414,10 @@ def context(lines: Iterable[str], year: int | None = None) -> Context:
     hosts: dict[str, int] = {}
     for raw in lines:
         text = _ANSI.sub("", raw) if "\x1b" in raw else raw
-        if (own is None and (
-            found := re.search(r"(?<!\d)(20[1-4]\d)[-/](?:0[1-9]|1[0-2])[-/][0-3]\d[T _]\d{2}:\d{2}", text[:400])
-        )) or (own is None and (found := re.search(r"(?:0[1-9]|1[0-2])/[0-3]\d/(20[1-4]\d) \d{2}:\d{2}", text[:200]))):
+        if (
+            own is None
+            and (found := re.search(r"(?<!\d)(20[1-4]\d)[-/](?:0[1-9]|1[0-2])[-/][0-3]\d[T _]\d{2}:\d{2}", text[:400]))
+        ) or (own is None and (found := re.search(r"(?:0[1-9]|1[0-2])/[0-3]\d/(20[1-4]\d) \d{2}:\d{2}", text[:200]))):
             own = int(found[1])
         if not text.strip():
             continue

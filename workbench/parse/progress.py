@@ -25,7 +25,7 @@ _GATE = re.compile(r"[Ss]tep|[Ii]ter|[Ll]oss|[Ee]poch|it/s|s/it|throughput|Batch
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|[Nn]a[Nn]|NAN|[-+]?[Ii]nf(?:inity)?|INF)"
 # step=5 | step 9344/30000 | 'step': 12 | steps: 10 | global_step: 5 | iteration       48/      50 | Iter 10 | Batch 0, Loss: nan
 _STEP = re.compile(
-    r"(?:^|[\s|\[({,'\"])(?:global[_ ]?|train(?:ing)?[_ ]|optimizer[_ ])?(?:steps?|iter(?:ation)?s?|Step|Steps|Iter(?:ation)?s?|Batch|batch)"
+    r"(?:^|[\s|\[({,'\"])(?:global[_ ]?|train(?:ing)?[_ ]|optimizer[_ ])?(?:[Ss]teps?|[Ii]ter(?:ation)?s?|[Bb]atch)"
     r"['\"]?\s*[:=]?\s*\[?\s*(\d+)(?:\s*(?:/|of)\s*(\d+))?(?![\w.]*%)"
 )
 # loss 2.3470 | loss=6.3184 | 'loss': 1.2 | lm loss: 8.317189E-02 | reduced_train_loss: 11.03 | Loss 1.2 (1.3)
@@ -35,12 +35,12 @@ _LOSS = re.compile(
 # step_ms=227 | elapsed time per iteration (ms): 7138.7 | step 7.05s | iter time (s): 0.5 | train_step_timing in s: 7.1 | Time 0.3
 _MS = re.compile(r"(?:step_ms|iter(?:ation)?_ms|step[_ ]time[_ ]?\(?ms\)?|per iteration \(ms\))['\"]?\s*[:=]?\s*([\d.]+)")
 _SEC = re.compile(
-    r"(?:\bstep (?=[\d.]+ ?s\b)|iter(?:ation)?[_ ]time(?: \(s\))?\s*[:=]\s*|train_step_timing in s\s*[:=]\s*|step[_ ]time(?: \(s\))?\s*[:=]\s*"
+    r"(?:\bstep (?=[\d.]+ ?s\b)|(?:step|iter(?:ation)?)[_ ]time(?: \(s\))?\s*[:=]\s*|train_step_timing in s\s*[:=]\s*"
     r"|Step Time\s*:\s*|sec/step\s*[:=]\s*|time/step\s*[:=]\s*)([\d.]+)"
 )
 #  18%|█▊        | 71/400 [00:04<00:15, 21.44it/s, loss=2.3]
 _BAR = re.compile(r"(\d+)%\|[^|]{0,300}\|\s*(\d+)/(\d+)\s*\[[\d:]+<[^,\]]*,\s*([\d.]+)?\??\s*(it/s|s/it)")
-# INFO … Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 5.3 tokens/s | Decode batch. … gen throughput (token/s): 12.1
+# Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 5.3 tokens/s | gen throughput (token/s): 12.1
 _SERVE = re.compile(r"(?:generation|gen|input|prompt) throughput")
 _EPOCH = re.compile(r"(?:^|[\s|\[({,'\"])[Ee]poch['\"]?\s*[:=]?\s*\[?\s*(\d+(?:\.\d+)?)")
 # Epoch: [0][ 10/100]

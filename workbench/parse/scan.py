@@ -8,9 +8,11 @@ import os
 import re
 import threading
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, BinaryIO
 
 from workbench.model import Line
@@ -187,8 +189,9 @@ class Scanner:
                     if at is None:
                         return
                     start, stop = starts[at], min(starts[at] + RANGE, size)
-                    begin = _line_start(stream, start, size)
+                    begin, torn = _line_start(stream, start, size)
                     part = _Part(self._engine, stream.readinto, keeper, progress, memory)
+                    part.torn = torn
                     parts[at] = part
                     if begin < size:
                         stream.seek(begin)
@@ -233,7 +236,8 @@ class Scanner:
             result.cut += part.cut
             result.error = result.error or part.error
         result.counts = {ids[index]: total for index, total in enumerate(totals) if total}
-        if parts and parts[-1].open_end:
+        used = [part for part in parts if part.size]
+        if used and used[-1].open_end:
             result.total_lines += 1
         return result
 
@@ -255,11 +259,11 @@ def _reading(stream: Any) -> Callable[[memoryview], int]:
     return readinto
 
 
-def _line_start(stream: io.RawIOBase, start: int, size: int) -> int:
+def _line_start(stream: io.RawIOBase, start: int, size: int) -> tuple[int, bool]:
     # The same rule as at the end of a range: the line that holds the byte before `start` belongs to the range before, unless
     # it is longer than AHEAD; then it is cut here.
     if start == 0:
-        return 0
+        return 0, False
     stream.seek(start - 1)
     window = b""
     while len(window) < AHEAD:
@@ -269,8 +273,8 @@ def _line_start(stream: io.RawIOBase, start: int, size: int) -> int:
         window += more
     at = window.find(b"\n")
     if at >= 0:
-        return start + at
-    return size if start - 1 + len(window) >= size else start
+        return start + at, False
+    return (size, False) if start - 1 + len(window) >= size else (start, True)
 
 
 class _Keeper:
@@ -327,6 +331,8 @@ class _Part:
         self.size = 0
         self.cut = 0
         self.open_end = False
+        self.torn = False  # the range begins inside a line that is too long
+        self.dense = False
         self.error = ""
         self.keep_head = self.keep_tail = 0
         self.head = bytearray()
@@ -338,7 +344,7 @@ class _Part:
         view = memoryview(buffer)
         base = begin  # offset in the file of buffer[0]
         low = filled = 0  # what is not scanned yet starts at `low`
-        partial = False  # the line at `low` began earlier
+        partial = self.torn  # the line at `low` began earlier
         eof = False
         while not (eof and low >= filled):
             while not eof and filled < len(buffer):
@@ -390,15 +396,16 @@ class _Part:
 
     def _block(self, view: memoryview, low: int, cut: int, filled: int, base: int, partial: bool) -> None:
         buffer = self.memory
+        if self.dense and not partial and self._repeats(view[low:cut]):
+            self.newlines += self.count(low, cut)
+            return
         begin = max(low - 1024, 0) if partial else low  # a match may start in what was scanned
         found = self.engine.matches(view[begin:cut])
+        self.dense = len(found) > (cut - low) >> 9
         if not found:
             self.newlines += self.count(low, cut)
             return
         counted = low  # newlines before here are in self.newlines
-        keeper, counts = self.keeper, self.counts
-        known = len(counts) - 1
-        full = keeper.full
         find = buffer.find
         ids: set[int] = set()
         end = spot = -1
@@ -406,15 +413,13 @@ class _Part:
             at += begin
             if at <= low:
                 continue  # its line was done with the block before
+            if buffer[at - 1] == 13:
+                at -= 1
             if at > end:
                 if ids:
-                    for each in ids:
-                        counts[each] += 1
-                    self.matched += len(ids) > 1 or known not in ids
-                    if not ids <= full:
-                        counted = self._line(ids, spot, end, counted, filled, base)
+                    counted = self._matched(ids, spot, end, counted, filled, base)
                     ids = set()
-                spot = at - 1 if buffer[at - 1] == 13 else at
+                spot = at
                 limit = min(spot + TEXT, filled)
                 end = find(b"\n", spot, limit)
                 if end < 0:
@@ -424,12 +429,35 @@ class _Part:
                     end = turn
             ids.add(index)
         if ids:
-            for each in ids:
-                counts[each] += 1
-            self.matched += len(ids) > 1 or known not in ids
-            if not ids <= full:
-                counted = self._line(ids, spot, end, counted, filled, base)
+            counted = self._matched(ids, spot, end, counted, filled, base)
         self.newlines += self.count(counted, cut)
+
+    def _repeats(self, block: memoryview) -> bool:
+        """Count a block of few different lines by those, if it holds nothing that is still to be kept."""
+        rows = bytes(block).replace(b"\r", b"\n").split(b"\n")
+        different = Counter(rows)
+        if len(different) * 8 > len(rows):
+            return False
+        each = list(different)
+        edges = list(accumulate((len(row) + 1 for row in each), initial=0))
+        hits: dict[int, set[int]] = {}
+        for at, index in self.engine.matches(b"\n".join(each)):
+            hits.setdefault(bisect_right(edges, max(at - 1, 0)) - 1, set()).add(index)
+        if not all(ids <= self.keeper.full for ids in hits.values()):
+            return False
+        for place, ids in hits.items():
+            times = different[each[place]]
+            self.matched += times * (len(ids) > 1 or len(self.counts) - 1 not in ids)
+            for index in ids:
+                self.counts[index] += times
+        return True
+
+    def _matched(self, ids: set[int], spot: int, end: int, counted: int, filled: int, base: int) -> int:
+        counts = self.counts
+        for each in ids:
+            counts[each] += 1
+        self.matched += len(ids) > 1 or len(counts) - 1 not in ids
+        return counted if ids <= self.keeper.full else self._line(ids, spot, end, counted, filled, base)
 
     def _line(self, ids: set[int], spot: int, end: int, counted: int, filled: int, base: int) -> int:
         buffer = self.memory

@@ -143,7 +143,10 @@ class Tracebacks:
             return True, None
         if found_file := _FILE.match(text):
             if not state.stack:
-                state.stack.append(_Open(no, max(0, len(text) - len(text.lstrip()) - 2), state.before, state.before_no))
+                top = _Open(no, max(0, len(text) - len(text.lstrip()) - 2), state.before, state.before_no)
+                if state.inside and state.last is not None and _WRAPPER.search(state.last.text):
+                    top.wrapped_by = state.last  # Ray prints what a task raised below its own line, without a head
+                state.stack.append(top)
             state.stack[-1].frames.append((found_file[1], found_file[2], found_file[3]))
             state.inside = True
             return True, None

@@ -39,13 +39,13 @@ def to_json(verdict: Verdict, *, name: str | None = None, redact: Callable[[str]
         "culprit": {"node": verdict.node, "gpu": _gpu(verdict.gpu), "rank": _whole(verdict.rank), "at_fault": verdict.at_fault},
         "time": iso(verdict.time),
         "attempt": _whole(verdict.attempt),
-        "evidence": [_event(event) for event in verdict.evidence],
+        "evidence": [_event(event) for event in verdict.evidence_records],
         "degraded": [_degraded(row) for row in verdict.degraded],
         "victims": [
             {"rank": _whole(victim.rank), "node": victim.node, "since": iso(victim.since), "by": victim.by}
-            for victim in verdict.victims
+            for victim in verdict.victim_records
         ],
-        "counter_evidence": [_event(event) for event in verdict.counter_evidence],
+        "counter_evidence": [_event(event) for event in verdict.counter_records],
         "hypotheses": [
             {
                 "class": hypothesis.cls,

@@ -113,7 +113,7 @@ def _weigh(context: Context, group: Group) -> None:
     if group.cls in ("platform/preemption", "user/stopped"):
         # an end on purpose is followed by steps when the job starts again, and may follow errors that nobody minded;
         # its order against real failures is weighed between hypotheses
-        if last < context.start:
+        if last < context.start - windows.before_start:
             group.dismiss(f"{ago(context.start - last)} before the job began")
         return
     is_job = group.source in ("job", "launcher", "torchelastic", "stacks", "flight-recorder")

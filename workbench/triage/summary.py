@@ -30,12 +30,12 @@ def summarise(context: Context, verdict: Verdict) -> str:
         return f"Nothing failed: the job succeeded, or it was still running when the evidence ends{slow}."
     if verdict.cls == "unknown":
         return "The job failed and the evidence does not decide why" + (f"; it began at {where}" if where else "") + "."
-    cause = next((event for event in verdict.evidence if event.role == "cause"), None)
+    cause = next((event for event in verdict.evidence_records if event.role == "cause"), None)
     meaning = context.row(cause).meaning if cause is not None else ""
     what = (meaning or CLASSES.get(verdict.cls, verdict.cls)).rstrip(".")
     victims = (
-        f"; {len(verdict.victims)} other ranks only lost it"
-        if verdict.victims and verdict.at_fault in ("gpu", "node", "rank")
+        f"; {len(verdict.victim_records)} other ranks only lost it"
+        if verdict.victim_records and verdict.at_fault in ("gpu", "node", "rank")
         else ""
     )
     return f"{what[:1].upper()}{what[1:]}" + (f": {where}" if where else "") + f" ({verdict.cls}){victims}."

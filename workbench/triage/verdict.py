@@ -59,8 +59,8 @@ def _verdict(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> Ve
         at_fault=None if best.cls in ("unknown", "none") else best.at_fault,
         time=best.time,
         attempt=best.attempt,
-        evidence=evidence,
-        counter_evidence=best.against[:10],
+        evidence_records=evidence,
+        counter_records=best.against[:10],
         hypotheses=[h for h in rivals if h.score > 0.0 or h.why_not][:8],
         retry=best.retry or row.get("retry"),
         remediation=best.remediation or row.get("remediation"),
@@ -70,7 +70,7 @@ def _verdict(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> Ve
     _share(verdict)
     for rival in verdict.hypotheses:
         rival.why_not = rival.why_not or _why_not(best, rival)
-    verdict.victims = find_victims(context, best)
+    verdict.victim_records = find_victims(context, best)
     verdict.coverage = assess_coverage(context, best)
     verdict.degraded = context.incident.__dict__.get("_degraded", [])
     verdict.ties = _ties(context, best, rivals)
