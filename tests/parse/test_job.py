@@ -112,7 +112,8 @@ def test_watchdog_line_gives_its_numbers() -> None:
 def test_queue_counters_of_a_work_line() -> None:
     parsed = _parse(
         "[rank0]:[E822 07:42:14.671521799 ProcessGroupNCCL.cpp:1664] [PG 0 (default_pg) Rank 0] "
-        "Exception (either an error or timeout) detected by watchdog at work: 763028, last enqueued NCCL work: 763030, last completed NCCL work: 763027."
+        "Exception (either an error or timeout) detected by watchdog at work: 763028, "
+        "last enqueued NCCL work: 763030, last completed NCCL work: 763027."
     )
     (event,) = parsed.events
     assert (event.data["seq"], event.data["last_enqueued"], event.data["last_completed"]) == (763028, 763030, 763027)
@@ -245,6 +246,44 @@ def test_line_of_carriage_returns_is_cut_to_the_part_that_says_it() -> None:
     (cause,) = _causes(parsed)
     assert cause.text.startswith("slurmstepd: error")
     assert cause.time == 1669263012.0
+
+
+def test_launcher_names_the_process_that_died() -> None:
+    (event,) = _parse("mpirun noticed that process rank 1 with PID 41233 on node node-b exited on signal 6 (Aborted).").events
+    assert (event.signature, event.rank, event.pid, event.node) == ("exit-sigabrt", 1, 41233, "node-b")
+
+
+def test_deepspeed_world_info_places_ranks_node_by_node() -> None:
+    parsed = _parse("[INFO] [launch.py:145:main] WORLD INFO DICT: {'worker-0': [0, 1], 'worker-1': [0, 1]}")
+    assert [(one.rank, one.node, one.local_rank) for one in parsed.placements][2:] == [(2, "worker-1", 0), (3, "worker-1", 1)]
+
+
+def test_head_of_a_traceback_in_a_loggers_line_gives_the_speaker() -> None:
+    parsed = _parse(
+        "[2026-01-10 10:01:00 TP3] Scheduler hit an exception: Traceback (most recent call last):\n"
+        '  File "/sgl/scheduler.py", line 1652, in run\n    loop()\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    )
+    (cause,) = _causes(parsed)
+    assert (cause.signature, cause.rank) == ("cuda-oom", 3)
+
+
+def test_generic_exception_gives_way_to_the_specific_one_that_followed_it() -> None:
+    parsed = _parse(
+        'Traceback (most recent call last):\n  File "/a.py", line 1, in f\nValueError: http object is not initialized\n\n'
+        "During handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "/a.py", line 2, in g\n'
+        "socket.gaierror: [Errno -2] Name or service not known"
+    )
+    assert [event.signature for event in _causes(parsed)] == ["dns-failed"]
+
+
+def test_watchdog_that_repeats_an_error_is_no_second_cause() -> None:
+    error = "CUDA error: uncorrectable ECC error encountered"
+    watchdog = f"[E ProcessGroupNCCL.cpp:916] [Rank 1] NCCL watchdog thread terminated with exception: {error}"
+    parsed = _parse(f'Traceback (most recent call last):\n  File "/a.py", line 1, in f\nRuntimeError: {error}\n\n{watchdog}')
+    assert [(event.line, event.rank, event.data["rank_from"]) for event in _causes(parsed)] == [(3, 1, "same-error")]
+    assert [event.line for event in _causes(_parse(watchdog))] == [1]
 
 
 def test_floods_are_counted() -> None:

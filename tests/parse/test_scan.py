@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from workbench.parse.patterns import Unsupported, for_blocks, literal
-from workbench.parse.scan import BLOCK, RANGE, Scanner, ScanResult
+from workbench.parse.scan import RANGE, Scanner, ScanResult
+from workbench.parse.scan_part import BLOCK
 from workbench.parse.text import split_lines
 
 PATTERNS = [

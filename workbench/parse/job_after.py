@@ -25,6 +25,7 @@ def conclude(job: JobState) -> None:
     _failures(job)
     _exceptions(job)
     attribute(job.parsed, job.summary.failures, one_node=len(job.ctx.hosts) <= 1)
+    _echoes(job)
     _last_words(job)
     _divergence(job)
     _missing(job)
@@ -221,6 +222,23 @@ def _fold(job: JobState, exceptions: list[Event]) -> None:
                 continue
         kept.append(event)
     job.parsed.events[:] = kept
+
+
+def _echoes(job: JobState) -> None:
+    """The watchdog and C++'s last message repeat an error that the rank has raised: said once more, it is no second cause."""
+    rows = job.matcher.rows
+    first: dict[tuple[str, int | None, int | None], Event] = {}
+    for event in job.parsed.events:
+        if (event.role or rows[event.signature].role) != "cause" or not event.signature.startswith(
+            ("cuda-", "cublas-", "cudnn-")
+        ):
+            continue
+        key = (event.signature, event.rank, event.attempt)
+        earlier = first.setdefault(key, event)
+        again = "c10d-taking-down" in event.data.get("also", ()) or event.text.lstrip().startswith("what():")
+        if earlier is not event and again:
+            event.role = "symptom"
+            event.data["echo_of"] = earlier.line
 
 
 def _last_words(job: JobState) -> None:

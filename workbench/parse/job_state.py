@@ -24,6 +24,11 @@ _WORK = re.compile(
     r"Work\w*\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel_in>\d+))?(?:, NumelOut=(?P<numel_out>\d+))?"
     r"(?:, Timeout\(ms\)=(?P<timeout_ms>\d+))?\)?(?: ran for (?P<ran_ms>\d+) milliseconds)?"
 )
+# mpirun noticed that process rank 1 with PID 41233 on node node-b exited on signal 6 | srun: error: node-b: task 3: Killed
+_WHO = re.compile(
+    r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>\S+) exited"
+    r"|srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,\-]+):"
+)
 # … detected by watchdog at work: 763028, last enqueued NCCL work: 763030, last completed NCCL work: 763027.
 _QUEUE = re.compile(
     r"at work(?: sequence id)?:? ?(?P<seq>\d+)|[Ll]ast enqueued (?:NCCL )?work: (?P<last_enqueued>-?\d+)"
@@ -128,6 +133,8 @@ def details(row: Signature, text: str, data: dict[str, Any]) -> None:
         data["missing_rank"] = int(found[1])  # the key that rank was to write
     elif row.id.startswith("exit-") and (found := re.search(r"--local[_-]rank[=',\s]+(\d+)", text)):
         data["local_rank"] = int(found[1])
+    elif row.id.startswith("exit-") and (found := _WHO.search(text)):
+        data.update({key: value for key, value in found.groupdict().items() if value is not None})
     elif row.id.startswith("nccl-ib"):
         for part in _NCCL_DETAIL.finditer(text):
             data.update({key: value for key, value in part.groupdict().items() if value is not None})
@@ -146,7 +153,7 @@ def add(
     local = data.pop("local_rank", None)
     local = head.local_rank if local is None else local
     pid = data.pop("pid", None)
-    node = data.pop("node", None) or head.node or job.node
+    node = data.pop("node", None) or data.pop("host", None) or head.node or job.node
     gpu = None
     if (index := data.pop("gpu_index", None)) is not None:
         gpu = Gpu(index=index)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from workbench.triage.context import Context
 from workbench.triage.groups import Group
-from workbench.triage.rules import fallback, gpu, job, network, platform
+from workbench.triage.rules import clocks, fallback, gpu, job, network, platform
 from workbench.triage.rules.outcome import Outcome
 
 __all__ = ["RULES", "Outcome", "apply_rules"]
@@ -34,6 +34,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     job.fingerprints,
     job.missing_members,
     job.hangs,
+    clocks.other_time_zone,
     fallback.succeeded,
     fallback.symptoms,
 )
