@@ -294,7 +294,7 @@ def _facts(job: JobState) -> None:
         }
         for rank, state in sorted(job.ranks.items())
     }  # fmt: skip
-    facts["progress"] = [point[:5] for point in job.progress]
+    facts["progress"] = [point[:6] for point in job.progress]
     facts["world_size"] = job.world
     facts["first_step_time"] = job.first_step_time
     facts["noise"] = job.noise

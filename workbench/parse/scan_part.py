@@ -1,4 +1,4 @@
-"""Turn one stretch of a log, read block by block into one buffer, into counted and kept lines: the work of one thread of a scan."""
+"""Turn one stretch of a log, read block by block into one buffer, into counted and kept lines: what one thread of a scan does."""
 
 from __future__ import annotations
 

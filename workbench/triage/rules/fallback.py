@@ -3,61 +3,84 @@
 from __future__ import annotations
 
 from workbench.model import Event, Hypothesis
-from workbench.triage.context import Context
+from workbench.triage.context import JOB_SOURCES, Context
 from workbench.triage.rules.outcome import Outcome
 
 __all__ = ["succeeded", "symptoms"]
 
 
 def _failures(context: Context) -> list[Event]:
+    """Errors of the job that it did not outlive: no step and no word of success follows them in their own file."""
+    healthy = _last_good_lines(context)
     return [
         event
         for event in context.events
-        if event.source in ("job", "launcher", "torchelastic")
+        if event.source in JOB_SOURCES
         and context.role(event) in ("cause", "symptom")
         and context.weight(event) >= 0.1
         and not event.data.get("handled")
+        and not (event.line is not None and event.line < healthy.get(event.file, -1))
     ]
 
 
+def _last_good_lines(context: Context) -> dict[str, int]:
+    """Return, by document, the last line that shows the job well: a step it made, or a word of success."""
+    last: dict[str, int] = {}
+    for document in context.incident.documents:
+        for row in document.facts.get("progress") or []:
+            if len(row) > 5 and row[5]:
+                last[document.name] = max(last.get(document.name, 0), row[5])
+    for event in context.finished:
+        if event.line is not None:
+            last[event.file] = max(last.get(event.file, 0), event.line)
+    return last
+
+
 def succeeded(context: Context, outcome: Outcome) -> None:
-    """A job that its scheduler or launcher calls completed, with no failed start before, did not fail, whatever else was logged."""
-    jobs = [
-        job for job in context.incident.jobs if "." not in (job.id or "")
-    ]  # steps (17.batch, 17.extern) may succeed while the job fails
+    """
+    A job that its scheduler or launcher calls completed, with no failed start before, did not fail, whatever else was logged.
+
+    Nor did one that says so itself, or that makes steps to the end of its log, after every error that it wrote.
+    """
+    jobs = [job for job in context.incident.jobs if "." not in (job.id or "")]  # steps (17.batch) may succeed while the job fails
     ended = [job for job in jobs if job.state]
     good = bool(ended) and all(
         (job.state or "").upper().startswith(("COMPLETED", "SUCCEEDED")) and not job.exit_code for job in ended
     )
     zero = [job for job in jobs if job.exit_code is not None]
     clean = bool(zero) and all(job.exit_code == 0 and not job.signal for job in zero) and (good or not ended)
+    bad = any(job.exit_code or job.signal for job in jobs) or (bool(ended) and not good)
     failures = _failures(context)
+    lost = {id(event) for event in failures}
     causes = [
         group
         for group in outcome.alive()
-        if group.score >= 0.3 and group.source in ("job", "launcher", "torchelastic", "slurm", "kubernetes")
+        if group.score >= 0.3
+        and (
+            any(id(event) in lost for event in group.events)
+            if group.source in JOB_SOURCES
+            else group.source in ("slurm", "kubernetes")
+        )
     ]
     restarted = len(context.lives) > 1
-    if (good or clean or context.finished) and not failures and not causes and not restarted:
-        evidence = list(context.finished[:3])
+    evidence = list(context.finished[:3])
+    if (good or clean or (context.finished and not bad)) and not failures and not causes and not restarted:
         outcome.override = Hypothesis("none", 0.9, evidence=evidence, rule="it ended well", why=["the job ended with success"])
         return
     if (good or (clean and context.finished)) and not restarted:
         strong = [group for group in causes if group.score >= 0.8]
         if not strong:
-            outcome.override = Hypothesis(
-                "none", 0.85, evidence=list(context.finished[:3]), rule="it ended well", why=["the job ended with success"]
-            )
+            outcome.override = Hypothesis("none", 0.85, evidence=evidence, rule="it ended well", why=["the job ended with success"])
             return
-    running = not failures and not causes and bool(context.progress) and not restarted
-    if running and context.stop is not None and context.end is not None and context.end - context.stop < 600.0:
-        hard = [group for group in outcome.alive() if group.score >= 0.6]
+    running = bool(_last_good_lines(context)) and not failures and not causes and not restarted and not bad
+    if running and (context.stop is None or context.end is None or context.end - context.stop < 600.0):
+        hard = [group for group in outcome.alive() if group.score >= 0.6 and group.source not in (*JOB_SOURCES, "metrics", "smi")]
         if not hard:
-            outcome.fallback = Hypothesis(
+            outcome.override = Hypothesis(
                 "none",
                 0.6,
                 rule="still running",
-                why=["the job still made steps when the evidence ends and no line says it failed"],
+                why=["the job still made steps when the evidence ends and no line after them says it failed"],
             )
 
 
