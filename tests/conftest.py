@@ -44,7 +44,7 @@ def verdict() -> Verdict:
         at_fault="gpu",
         time=START,
         attempt=1,
-        evidence=[
+        evidence_records=[
             Event(
                 "xid-95",
                 "kernel",
@@ -72,8 +72,8 @@ def verdict() -> Verdict:
             ),
             Event("launcher-summary", "launcher", "no stamp here", None, "logs/launcher.log", None, role="symptom"),
         ],
-        counter_evidence=[Event("job-step", "job", "step 1200", START - 1, "logs/rank27.log", 7, node, rank=27, role="counter")],
-        victims=[
+        counter_records=[Event("job-step", "job", "step 1200", START - 1, "logs/rank27.log", 7, node, rank=27, role="counter")],
+        victim_records=[
             Victim(rank, f"gpu-node-{rank // 8:03d}", START + 3, "connection closed")
             for rank in [*range(16), *range(24, 27), *range(28, 32)]
         ],

@@ -45,5 +45,5 @@ def test_reasons_for_not_starting_are_told_apart() -> None:
     )
     mismatch, start = parsed.events
     assert (mismatch.signature, mismatch.data["fm"], mismatch.data["driver"]) == ("fm-version-mismatch", "550.54.15", "550.90.07")
-    assert (start.signature, start.node) == ("fm-start-failed", "gpu-1")
+    assert (start.signature, start.node) == ("fabric-manager-nothing-to-do", "gpu-1")
     assert start.time is not None

@@ -384,3 +384,25 @@ def test_each_meaning_has_a_row() -> None:
     for _, _, signature in RULES:
         assert signature in signatures(), signature
     assert classify("", "") is not None
+
+
+def test_objects_that_do_not_name_their_kind_are_told_by_their_shape() -> None:
+    # `kubectl get --raw /api/v1/pods` and dumps of clients leave the kind out inside a list
+    items: list[dict[str, Any]] = [
+        {
+            "metadata": {"name": "llm-worker-1", "namespace": "nlp"},
+            "spec": {"nodeName": "node-b", "containers": [{"name": "pytorch"}]},
+            "status": {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
+        },
+        {"metadata": {"name": "node-b"}, "spec": {}, "status": {"nodeInfo": {}, "conditions": [{"type": "Ready", "status": "Unknown"}]}},
+        {
+            "involvedObject": {"kind": "Node", "name": "node-b"},
+            "reason": "NodeNotReady",
+            "message": "Node node-b status is now: NodeNotReady",
+            "lastTimestamp": "2025-07-12T17:32:00Z",
+        },
+        {"metadata": {"name": "settings"}, "data": {"a": "b"}},
+    ]
+    found = {event.signature for event in parse_objects([{"kind": "List", "items": items}], file="all.json").events}
+    assert {"k8s-evicted-memory", "k8s-node-not-ready"} <= found
+    assert parse_objects(items, file="all.json").facts["pods"].keys() == {"llm-worker-1"}

@@ -40,7 +40,7 @@ class TestFields:
         """No cleaning in JSON: machines get what the log holds."""
         first = document["evidence"][0]
 
-        assert first["text"] == verdict.evidence[0].text
+        assert first["text"] == verdict.evidence_records[0].text
         assert (first["file"], first["line"], first["gpu"]["pci"]) == ("kernel/gpu-node-017.log", 812, "0000:3b:00.0")
 
     def test_repeats_are_counted_and_single_events_are_not(self, document: dict[str, Any]) -> None:

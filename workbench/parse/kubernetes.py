@@ -142,10 +142,24 @@ def _flatten(items: Sequence[Any]) -> Iterator[Mapping[str, Any]]:
             # a PodList's items have no kind of their own when the API gave them
             kind = re.sub(r"List$", "", str(item.get("kind", "")))
             pending[:0] = [
-                {"kind": kind, **one} if isinstance(one, Mapping) and "kind" not in one else one for one in item["items"]
+                {"kind": kind, **one} if kind and isinstance(one, Mapping) and "kind" not in one else one for one in item["items"]
             ]
+        elif not item.get("kind"):
+            yield {**item, "kind": _kind_by_shape(item)}
         else:
             yield item
+
+
+def _kind_by_shape(item: Mapping[str, Any]) -> str:
+    """Return the kind of an object that does not name it (the API leaves it out inside lists, and so do dumps of clients)."""
+    spec, status = item.get("spec"), item.get("status")
+    if "reason" in item and isinstance(item.get("involvedObject", item.get("regarding")), Mapping):
+        return "Event"
+    if isinstance(spec, Mapping) and isinstance(spec.get("containers"), list):
+        return "Pod"
+    if isinstance(status, Mapping) and (isinstance(status.get("nodeInfo"), Mapping) or {"capacity", "addresses"} <= status.keys()):
+        return "Node"
+    return ""
 
 
 def _pod_nodes(items: Sequence[Mapping[str, Any]]) -> dict[str, str]:

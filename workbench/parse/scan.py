@@ -60,6 +60,7 @@ class Scanner:
 
     def __init__(self, patterns: Sequence[tuple[str, str]], *, engine_name: str | None = None, cache: bool = True) -> None:
         self.ids = [name for name, _ in patterns]
+        self._local = threading.local()
         self._engine = engine([pattern for _, pattern in patterns] + [re.escape(TRACE.decode())], name=engine_name, cache=cache)
         order = sorted(range(len(self.ids)), key=lambda index: -self._engine.weights[index])
         self._rank = [0] * len(order)
@@ -153,6 +154,12 @@ class Scanner:
         result.head, result.tail = bytes(part.head), bytes(part.tail[-tail:] if tail else b"")
         return result
 
+    def _buffer(self) -> bytearray:
+        memory: bytearray | None = getattr(self._local, "memory", None)
+        if memory is None:
+            memory = self._local.memory = bytearray(BLOCK + AHEAD + BEHIND)
+        return memory
+
     def _scan_file(self, path: str, workers: int, progress: Progress | None, per: int, head: int, tail: int) -> ScanResult:
         size = os.stat(path).st_size
         if size >= LONG:
@@ -164,7 +171,7 @@ class Scanner:
 
         def work() -> None:
             keeper = Keeper(self.ids, per)
-            memory = bytearray(BLOCK + AHEAD + BEHIND)
+            memory = self._buffer()
             with open(path, "rb", buffering=0) as stream:
                 while True:
                     with lock:
@@ -197,28 +204,28 @@ class Scanner:
     def _merged(self, parts: Sequence[Part], per_signature: int) -> ScanResult:
         result = ScanResult()
         ids = self.ids
-        kept = [0] * (len(ids) + 1)
-        totals = [0] * len(ids)
+        kept: dict[int, int] = {}
+        totals: dict[int, int] = {}
         for part in parts:
             for offset in sorted(part.lines):
                 line = part.lines[offset]
                 line.no += result.total_lines
                 if line.hits:
                     indices = [int(each) for each in line.hits]
-                    if all(kept[index] >= per_signature * 10 for index in indices):
+                    if all(kept.get(index, 0) >= per_signature * 10 for index in indices):
                         continue
                     for index in indices:
-                        kept[index] += 1
+                        kept[index] = kept.get(index, 0) + 1
                     line.hits = self._named(indices)
                 result.lines.append(line)
-            for index in range(len(ids)):
-                totals[index] += part.counts[index]
+            for index, count in part.counts.items():
+                totals[index] = totals.get(index, 0) + count
             result.total_lines += part.newlines
             result.total_bytes += part.size
             result.matched_lines += part.matched
             result.cut += part.cut
             result.error = result.error or part.error
-        result.counts = {ids[index]: total for index, total in enumerate(totals) if total}
+        result.counts = {ids[index]: totals[index] for index in sorted(totals) if index < len(ids)}
         used = [part for part in parts if part.size]
         if used and used[-1].open_end:
             result.total_lines += 1

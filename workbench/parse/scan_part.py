@@ -100,7 +100,8 @@ class Part:
         self.progress = progress
         self.memory = memory if memory is not None else bytearray(BLOCK + AHEAD + BEHIND)
         self.lines: dict[int, Line] = {}
-        self.counts = [0] * len(keeper.kept)
+        self.known = len(keeper.kept) - 1  # number of signatures; the index after the last stands for a traceback
+        self.counts: dict[int, int] = {}
         self.newlines = 0
         self.matched = 0
         self.size = 0
@@ -222,21 +223,21 @@ class Part:
             return False
         for place, ids in hits.items():
             times = different[each[place]]
-            self.matched += times * (len(ids) > 1 or len(self.counts) - 1 not in ids)
+            self.matched += times * (len(ids) > 1 or self.known not in ids)
             for index in ids:
-                self.counts[index] += times
+                self.counts[index] = self.counts.get(index, 0) + times
         return True
 
     def _matched(self, ids: set[int], spot: int, end: int, counted: int, filled: int, base: int) -> int:
         counts = self.counts
         for each in ids:
-            counts[each] += 1
-        self.matched += len(ids) > 1 or len(counts) - 1 not in ids
+            counts[each] = counts.get(each, 0) + 1
+        self.matched += len(ids) > 1 or self.known not in ids
         return counted if ids <= self.keeper.full else self._line(ids, spot, end, counted, filled, base)
 
     def _line(self, ids: set[int], spot: int, end: int, counted: int, filled: int, base: int) -> int:
         buffer = self.memory
-        known = len(self.counts) - 1
+        known = self.known
         start = max(buffer.rfind(b"\n", max(spot - TEXT, 0), spot) + 1, spot - TEXT, 0)
         start = max(start, buffer.rfind(b"\r", start, spot) + 1)
         prefix = _prefix(buffer[start : min(end, start + 120)])

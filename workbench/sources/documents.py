@@ -7,7 +7,7 @@ import re
 from datetime import UTC
 from typing import Any
 
-__all__ = ["load_json", "load_yaml", "unwrapped"]
+__all__ = ["load_json", "load_yaml", "unwrapped", "unwrapped_line"]
 
 _START = re.compile(r"[\s,;]*[\[{]")
 # words between documents (a warning of kubectl on stderr) are passed over up to the next line that opens an object
@@ -52,14 +52,14 @@ def load_json(raw: bytes) -> tuple[Any, tuple[int, str] | None]:
             if (
                 error.pos < len(text.rstrip())
                 and line_end >= 0
-                and re.search(r"\n\s*[\[{]", text[begin :])
+                and re.search(r"\n\s*[\[{]", text[begin:])
                 and error.pos <= line_end
             ):
                 wrong = wrong or (text.count("\n", 0, error.pos) + 1, f"a line is no JSON ({error.msg})")
                 at = line_end + 1
                 continue
             wrong = wrong or (text.count("\n", 0, error.pos) + 1, f"the JSON is broken or cut off here ({error.msg})")
-            saved = _salvaged(text[begin :])
+            saved = _salvaged(text[begin:])
             if saved is not None:
                 documents.append(saved)
             break
@@ -198,6 +198,11 @@ def unwrapped(data: bytes) -> tuple[bytes, list[int]] | None:
             out.append(each)
             numbers.append(number)
     return b"\n".join(out), numbers
+
+
+def unwrapped_line(text: str) -> str:
+    """Return the message of one line of a log that is JSON one object a line; any other line as it is."""
+    return _message(text.encode("utf-8", "replace")).decode("utf-8", "replace").replace("\n", " ") if text[:1] == "{" else text
 
 
 def _message(row: bytes) -> bytes:

@@ -28,6 +28,8 @@ KINDS = (
 )
 
 HEAD = 64 << 10
+SAMPLE = 16 << 10  # characters of a text that are looked at
+ROWS = 100  # lines of it
 
 
 def looks_binary(head: bytes) -> bool:
@@ -70,7 +72,7 @@ def kind_of(name: str, head: bytes) -> str:
     text = head[:HEAD].removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"").decode("utf-8", "replace")
     if is_json(head):
         return _json_kind(name, text.lstrip())
-    if re.search(r"^apiVersion: \S", text, re.M) and re.search(r"^kind: \S", text, re.M):
+    if "apiVersion: " in text and re.search(r"^apiVersion: \S", text, re.M) and re.search(r"^kind: \S", text, re.M):
         return "kubernetes"
     return _text_kind(name, text)
 
@@ -136,9 +138,11 @@ def _json_kind(name: str, text: str) -> str:
 
 
 def _text_kind(name: str, text: str) -> str:
-    rows = [row for row in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text[: HEAD // 2])) if row.strip()][:200]
-    if len(text) >= HEAD // 2 and len(rows) > 1:
-        rows.pop()  # torn by the end of the head
+    text = text[:SAMPLE]
+    plain = re.sub(r"\x1b\[[0-?]*[ -/]*[@-~]", "", text) if "\x1b" in text else text
+    rows = [row[:2000] for row in re.split(r"[\r\n]+", plain) if row.strip()][:ROWS]
+    if len(text) >= SAMPLE and 1 < len(rows) < ROWS:
+        rows.pop()  # torn by the end of the sample
     if not rows:
         return _by_name(name)
     count = len(rows)
@@ -151,38 +155,33 @@ def _text_kind(name: str, text: str) -> str:
         "{" in row or "_" in row.split(" ")[0] for row in metrics
     ):
         return "metrics-text"
-    if share(rules.FABRIC) >= 0.3:
+    if _has(plain, rules.FABRIC_SURE) and share(rules.FABRIC) >= 0.3:
         return "fabricmanager-log"
     if any(rules.SLURM_TABLE.match(row) for row in rows[:3]):
         return "slurm-text"
-    if share(rules.BMC) >= 0.4 and rules.BMC_SURE.search(text):
+    if _has(text, rules.BMC_SURE) and share(rules.BMC) >= 0.4:
         return "bmc"
     # a crash that dumped its stacks is told by the job-log parser; a dump on request is a kind of its own
     if (
-        rules.STACK_SURE.search(text)
+        _has(text, rules.STACK_SURE)
         and "Fatal Python error" not in text
         and rules.STACK.match(rows[0])
         and share(rules.STACK) >= 0.6
     ):
         return "stacks"
-    kernel = (
-        sum(1 for row in rows if rules.KERNEL_NAME.match(row) or rules.KERNEL_BODY.match(row) or rules.KERNEL_STAMP.match(row))
-        / count
-    )
+    kernel = sum(1 for row in rows if _kernel(row)) / count
     if kernel >= 0.5:
         return "kernel-log"
     if any(rules.KUBE_TEXT.match(row) for row in rows[:5]) and share(re.compile(r"\[|\d{4}-|Traceback")) < 0.3:
         return "kubernetes-text"
-    if rules.SMI_SURE.search(text) and share(rules.SMI) >= (
-        0.5 if re.search(r"smi|dcgm|lspci|ibstat|topo|nvlink", name) else 0.7
-    ):
+    if _has(text, rules.SMI_SURE) and share(rules.SMI) >= (0.5 if re.search(r"smi|dcgm|lspci|ibstat|topo|nvlink", name) else 0.7):
         return "smi"
     if re.match(r"\s*(?:USER\s+)?PID\s+(?:PPID|%CPU|TTY|USER|STAT)", rows[0]):
         return "text"  # ps
     if (
-        share(rules.SLURM_LOG) >= (0.5 if "slurm" in name else 0.7)
-        and rules.SLURM_SURE.search(text)
-        and ("slurm" in name or not rules.JOB_SURE.search(text))
+        _has(text, rules.SLURM_SURE)
+        and ("slurm" in name or not _has(text, rules.JOB_SURE))
+        and share(rules.SLURM_LOG) >= (0.5 if "slurm" in name else 0.7)
     ):
         return "slurm-text"
     if (
@@ -193,7 +192,7 @@ def _text_kind(name: str, text: str) -> str:
         return "launch"
     if kernel >= 0.25 and re.search(r"kernel|dmesg|kern|syslog|pstore|messages", name):
         return "kernel-log"
-    if re.search(r"(?:^|/)smi/|nvidia-smi|dcgmi", name) and rules.SMI_SURE.search(text):
+    if re.search(r"(?:^|/)smi/|nvidia-smi|dcgmi", name) and _has(text, rules.SMI_SURE):
         return "smi"
     if re.search(r"(?:^|/)launch(?!er)[^/]*$", name) and count <= 30:
         return "launch"
@@ -204,3 +203,13 @@ def _text_kind(name: str, text: str) -> str:
     ) >= max(1, count // 20):
         return "job-log"
     return "text"
+
+
+def _has(text: str, words: tuple[str, ...]) -> bool:
+    return any(word in text for word in words)
+
+
+def _kernel(row: str) -> bool:
+    return bool(
+        rules.KERNEL_STAMP.match(row) or rules.KERNEL_BODY.match(row) or ("kernel" in row[:100] and rules.KERNEL_NAME.match(row))
+    )

@@ -8,6 +8,7 @@ __all__ = [
     "BMC",
     "BMC_SURE",
     "FABRIC",
+    "FABRIC_SURE",
     "JOB",
     "JOB_SURE",
     "KERNEL_BODY",
@@ -57,17 +58,42 @@ KERNEL_BODY = re.compile(
     r"pci \d{4}:|ACPI|systemd\[1\]|perf: |IPv6: |"
     r"nfs: |rpc|mlx4|i40e|ice |ixgbe|audit:|Hardware name:|\{\d+\}\[Hardware Error\]|\[Hardware Error\])"
 )
+# *_SURE: words of which a text of this kind has at least one; looked for first, since that is fast
 # [Feb 25 2025 13:59:45] [INFO] [tid 1803] …   |   … nv-fabricmanager[4177]: …
 FABRIC = lines(
     r"\[\w{3} \d\d \d{4} \d\d:\d\d:\d\d\] \[\w+ *\] \[tid \d+\]",
     r".*(?:nv-fabricmanager|nv-imex|nvidia-fabricmanager)(?:\[\d+\])?[.:]",
 )
+FABRIC_SURE = (
+    "] [tid ",
+    "nv-fabricmanager",
+    "nv-imex",
+    "nvidia-fabricmanager",
+)
 # [2020-12-14T08:59:01.890] launch task …   |   … slurmd[13562]: …   |   slurmctld: …
 SLURM_LOG = lines(r"\[\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\] ", r".{0,60}?\bslurm(?:ctld|d|dbd|stepd)(?:\[\d+\])?: ")
-SLURM_SURE = re.compile(
-    r"slurm|sched: |launch task|JobId=|error: |StepId=|node_|NodeName|\[\d+\.(?:\d+|extern|batch)\]|nhc|agent"
+SLURM_SURE = (
+    "slurm",
+    "sched: ",
+    "launch task",
+    "JobId=",
+    "error: ",
+    "StepId=",
+    "node_",
+    "NodeName",
+    ".extern]",
+    ".batch]",
+    ".0]",
+    "nhc",
+    "agent",
 )
-JOB_SURE = re.compile(r"NCCL|Traceback|torch|Epoch|loss")
+JOB_SURE = (
+    "NCCL",
+    "Traceback",
+    "torch",
+    "Epoch",
+    "loss",
+)
 SLURM_TABLE = lines(
     r"\s*JobID(?:Raw)?\|",
     r"\s*JobID\s+JobName",
@@ -129,11 +155,31 @@ SMI = lines(
     r"Infiniband device '",
     r".*\[XID found\]",
 )
-SMI_SURE = re.compile(
-    r"NVIDIA-SMI|Failed to initialize NVML|Unable to determine the device handle|"
-    r"No devices (?:were )?found|Attached GPUs|dcgmi|DCGM|Overall Health|"
-    r"Diagnostic|ECC Errors|<inactive>|GB/s|NVIDIA Corporation|Infiniband device|CA '|Bus-Id|pci\.bus_id|"
-    r"GPU0\s+GPU1|GPU Memory|\[XID found\]|GPU-[0-9a-f]{8}-|Remapped Rows|Fabric$|Throttle Reasons"
+SMI_SURE = (
+    "NVIDIA-SMI",
+    "Failed to initialize NVML",
+    "Unable to determine the device handle",
+    "No devices found",
+    "No devices were found",
+    "Attached GPUs",
+    "dcgmi",
+    "DCGM",
+    "Overall Health",
+    "Diagnostic",
+    "ECC Errors",
+    "<inactive>",
+    "GB/s",
+    "NVIDIA Corporation",
+    "Infiniband device",
+    "CA '",
+    "Bus-Id",
+    "pci.bus_id",
+    "GPU0",
+    "GPU Memory",
+    "[XID found]",
+    "GPU-",
+    "Remapped Rows",
+    "Throttle Reasons",
 )
 # Process 20384: … | Thread 20384 (idle): "MainThread" | Thread 0x00007f… (most recent call first): | train (train.py:191)
 STACK = lines(
@@ -148,7 +194,11 @@ STACK = lines(
     r"#\d+ +0x[0-9a-f]+ in ",
     r"(?:\[New LWP|Thread \d+ \(LWP|\(gdb\))",
 )
-STACK_SURE = re.compile(r"^(?:Process \d+: |Thread (?:0x)?[0-9a-fA-F]+ ?\(|Current thread 0x)", re.M)
+STACK_SURE = (
+    "Process ",
+    "Thread ",
+    "Current thread 0x",
+)
 # 6a | 04/12/2024 | 03:27:29 PM CDT | Critical Interrupt | …   |   iLO and iDRAC records
 BMC = lines(
     r"\s*[0-9a-fA-F]+ *\| *(?:\d\d/\d\d/\d{2,4}|Pre-Init|\w{3}-\d\d-\d{4}) *\|",
@@ -160,9 +210,19 @@ BMC = lines(
     r"-{20,}\s*$",
     r"\s*ID +\| Date +\| Time",
 )
-BMC_SURE = re.compile(
-    r"\| (?:Asserted|Deasserted)|LOG: |Assertion Event|Severity *[:=]|iLO|iDRAC|Integrated Management|"
-    r"OEM record|MessageID|System Event Log|SEL Record"
+BMC_SURE = (
+    "| Asserted",
+    "| Deasserted",
+    "LOG: ",
+    "Assertion Event",
+    "Severity",
+    "iLO",
+    "iDRAC",
+    "Integrated Management",
+    "OEM record",
+    "MessageID",
+    "System Event Log",
+    "SEL Record",
 )
 LAUNCH = re.compile(
     r"^(?:[\w.-]+[$#] |\$ |\+ |# )?(?:\w+=\S+ )*(?:\S*/)?(?:torchrun|srun|sbatch|mpirun|mpiexec|deepspeed|"

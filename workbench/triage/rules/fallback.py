@@ -9,31 +9,46 @@ from workbench.triage.rules.outcome import Outcome
 __all__ = ["succeeded", "symptoms"]
 
 
+_PURPOSE = ("platform/preemption", "user/stopped", "user/numerics")  # what a job may well outlive and yet is the news of its log
+_FEW = 2  # steps after an error that show the job went on: a progress bar repaints once while a process dies
+
+
 def _failures(context: Context) -> list[Event]:
-    """Errors of the job that it did not outlive: no step and no word of success follows them in their own file."""
-    healthy = _last_good_lines(context)
+    """Errors of the job that it did not outlive: neither further steps nor a word of success follow them in their own file."""
+    steps, finished = _good_lines(context)
+
+    def outlived(event: Event) -> bool:
+        if event.line is None or context.cls(event) in _PURPOSE:
+            return False
+        if event.line < finished.get(event.file, -1):
+            return True
+        if context.weight(event) >= 0.8:
+            return False  # such an error is the end of its process, whatever bars the others still paint
+        return sum(1 for line in steps.get(event.file, ()) if line > event.line) >= _FEW
+
     return [
         event
         for event in context.events
-        if event.source in JOB_SOURCES
+        if event.source in (*JOB_SOURCES, "slurm")
         and context.role(event) in ("cause", "symptom")
         and context.weight(event) >= 0.1
         and not event.data.get("handled")
-        and not (event.line is not None and event.line < healthy.get(event.file, -1))
+        and not outlived(event)
     ]
 
 
-def _last_good_lines(context: Context) -> dict[str, int]:
-    """Return, by document, the last line that shows the job well: a step it made, or a word of success."""
-    last: dict[str, int] = {}
+def _good_lines(context: Context) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """Return, by document, the lines on which the job made a step, and the last line on which it said that it ended well."""
+    steps: dict[str, list[int]] = {}
     for document in context.incident.documents:
-        for row in document.facts.get("progress") or []:
-            if len(row) > 5 and row[5]:
-                last[document.name] = max(last.get(document.name, 0), row[5])
+        lines = [row[5] for row in document.facts.get("progress") or [] if len(row) > 5 and row[5]]
+        if lines:
+            steps[document.name] = lines
+    finished: dict[str, int] = {}
     for event in context.finished:
         if event.line is not None:
-            last[event.file] = max(last.get(event.file, 0), event.line)
-    return last
+            finished[event.file] = max(finished.get(event.file, 0), event.line)
+    return steps, finished
 
 
 def succeeded(context: Context, outcome: Outcome) -> None:
@@ -58,8 +73,8 @@ def succeeded(context: Context, outcome: Outcome) -> None:
         if group.score >= 0.3
         and (
             any(id(event) in lost for event in group.events)
-            if group.source in JOB_SOURCES
-            else group.source in ("slurm", "kubernetes")
+            if group.source in (*JOB_SOURCES, "slurm")
+            else group.source == "kubernetes"
         )
     ]
     restarted = len(context.lives) > 1
@@ -72,7 +87,7 @@ def succeeded(context: Context, outcome: Outcome) -> None:
         if not strong:
             outcome.override = Hypothesis("none", 0.85, evidence=evidence, rule="it ended well", why=["the job ended with success"])
             return
-    running = bool(_last_good_lines(context)) and not failures and not causes and not restarted and not bad
+    running = bool(_good_lines(context)[0]) and not failures and not causes and not restarted and not bad
     if running and (context.stop is None or context.end is None or context.end - context.stop < 600.0):
         hard = [group for group in outcome.alive() if group.score >= 0.6 and group.source not in (*JOB_SOURCES, "metrics", "smi")]
         if not hard:
