@@ -43,14 +43,14 @@ class NotReadable(Exception):
 @dataclass
 class Budget:
     """
-    What unpacking one file may use; `used` starts again with the next, so that a bomb costs only itself.
+    What unpacking one file may use: each file has its own, so that a bomb costs only itself.
 
     Attributes
     ----------
     expanded : int
         Uncompressed bytes in all.
     members : int
-        Files in archives, over the whole incident.
+        Files in archives.
     ratio : int
         Uncompressed to compressed bytes; only looked at from `ratio_from` bytes on: a log of one repeated line is legitimate.
     depth : int

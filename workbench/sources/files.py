@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
+from threading import Lock
 from typing import Any, BinaryIO
 
 from workbench.catalog import scan_patterns
@@ -16,13 +20,14 @@ from workbench.parse.scan import Scanner
 from workbench.sources.archive import Budget, Member, NotReadable, Stream, opened
 from workbench.sources.documents import load_json, load_yaml, unwrapped, unwrapped_line
 from workbench.sources.naming import node_of, nodes_in
-from workbench.sources.sniff import is_json, kind_of
+from workbench.sources.sniff import is_json, kind_of, looks_binary
 from workbench.sources.walk import Found, find
 
 __all__ = ["Document", "Limits", "Progress", "locate", "read_evidence", "scanner"]
 
 MIB = 1 << 20
 _DIGITS = re.compile(r"\d+")
+_ALIKE = 16  # files of one naming that are looked at closely
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, name of the file
 
 _JSON_KINDS = frozenset(
@@ -53,7 +58,7 @@ class Limits:
     files : int
         Files in a folder.
     workers : int
-        Threads that scan one large plain file.
+        Threads that read files, and that scan one large plain file.
     """
 
     whole: int = 8 * MIB
@@ -137,7 +142,6 @@ def read_evidence(
         Default the one for the catalog's signatures.
     """
     limits = limits or Limits()
-    budget = Budget(expanded=limits.expanded, members=limits.members)
     found, problems = find(paths, limits.files)
     yield from problems
     if not found and not problems:
@@ -148,9 +152,25 @@ def read_evidence(
             status="missing",
         )
         return
-    reader = _Reader(limits, budget, scan or scanner(), progress, found)
-    for each in found:
-        yield from reader.file(each, stdin)
+    reader = _Reader(limits, scan or scanner(), progress, found, stdin)
+    if len(found) <= limits.workers or limits.workers < 2:
+        for each in found:
+            yield from reader.file(each)
+        return
+    # Files are read ahead by threads and handed out in order; a few at a time, so that memory stays bounded.
+    with ThreadPoolExecutor(limits.workers) as pool:
+        ahead: deque[Future[list[Document | Problem]]] = deque()
+        rest = iter(found)
+        try:
+            while True:
+                for each in islice(rest, 4 * limits.workers - len(ahead)):
+                    ahead.append(pool.submit(lambda each: list(reader.file(each)), each))
+                if not ahead:
+                    return
+                yield from ahead.popleft().result()
+        finally:
+            for job in ahead:
+                job.cancel()
 
 
 def _share(found: list[Found], limits: Limits) -> int:
@@ -166,49 +186,60 @@ def _share(found: list[Found], limits: Limits) -> int:
 
 
 class _Reader:
-    def __init__(self, limits: Limits, budget: Budget, scan: Scanner, progress: Progress | None, found: list[Found]) -> None:
+    def __init__(
+        self, limits: Limits, scan: Scanner, progress: Progress | None, found: list[Found], stdin: BinaryIO | None
+    ) -> None:
         self.limits = limits
-        self.budget = budget
+        self.stdin = stdin
+        self.lock = Lock()
         self.scan = scan
         self.progress = progress
         self.share = _share(found, limits)
         self.total = sum(each.size for each in found)
         self.nodes = nodes_in(each.name for each in found)
-        self.kinds: dict[tuple[str, bytes], str] = {}
+        self.kinds: dict[str, tuple[str, int]] = {}
         self.done = 0
 
-    def file(self, found: Found, stdin: BinaryIO | None) -> Iterator[Document | Problem]:
-        base = self.done
+    def file(self, found: Found) -> Iterator[Document | Problem]:
+        """Yield what one file holds."""
+        part = [0]  # bytes of this file that were reported as done
         try:
             if found.path == "-":
                 import sys
 
-                stream: Any = stdin or sys.stdin.buffer
-                yield from self._members(found, stream)
+                stream: Any = self.stdin or sys.stdin.buffer
+                yield from self._members(found, stream, part)
             else:
                 with open(found.path, "rb", buffering=0) as raw:
-                    yield from self._members(found, raw)
+                    yield from self._members(found, raw, part)
         except OSError as error:
             yield Problem(found.name, f"it cannot be read: {error.strerror or error}", "check its permissions and the disk")
-        self.done = base + found.size
-        if self.progress:
-            self.progress(self.done, self.total, found.name)
+        self.advance(found, part, found.size)
 
-    def _members(self, found: Found, stream: BinaryIO) -> Iterator[Document | Problem]:
-        self.budget.used = 0
+    def advance(self, found: Found, part: list[int], count: int) -> None:
+        """Report progress: `count` more bytes, at most the size of the file (of a compressed one more bytes come out)."""
+        count = min(count, found.size - part[0])
+        part[0] += count
+        with self.lock:
+            self.done += count
+            if self.progress:
+                self.progress(self.done, self.total, found.name)
+
+    def _members(self, found: Found, stream: BinaryIO, part: list[int]) -> Iterator[Document | Problem]:
+        budget = Budget(expanded=self.limits.expanded, members=self.limits.members)
         readable = stream if hasattr(stream, "readinto") else _Reading(stream)
-        for each in opened(found.name, readable, self.budget, size=found.size, mtime=found.mtime):  # type: ignore[arg-type]
+        for each in opened(found.name, readable, budget, size=found.size, mtime=found.mtime):  # type: ignore[arg-type]
             if isinstance(each, Problem):
                 yield each
                 continue
             if not each.packed and found.path != "-":
                 each.path = found.path
             try:
-                yield from self.document(each)
+                yield from self.document(each, lambda count: self.advance(found, part, count))
             except NotReadable as error:
                 yield Problem(each.name, str(error), error.hint)
 
-    def document(self, member: Member) -> Iterator[Document | Problem]:
+    def document(self, member: Member, advance: Callable[[int], None]) -> Iterator[Document | Problem]:
         """Yield the document that a member holds, and the problems met on the way."""
         stream = member.stream
         head = stream.peek(65536)
@@ -231,14 +262,17 @@ class _Reader:
         elif kind == "kubernetes":
             yield from self._data(member, document, load_yaml)
         else:
-            yield from self._log(member, document, head)
+            yield from self._log(member, document, head, advance)
 
     def _kind(self, name: str, head: bytes) -> str:
-        # the logs of thousands of ranks look alike: one of them is looked at closely
-        like = (_DIGITS.sub("", name), head[:512].translate(None, b"0123456789"))
-        if like not in self.kinds:
-            self.kinds[like] = kind_of(name, head)
-        return self.kinds[like]
+        """Return the kind; of files named alike but for digits (`rank-0001.log` …) many that agree stand for the rest."""
+        alike = _DIGITS.sub("", name)
+        kind, agreed = self.kinds.get(alike, ("", 0))
+        if agreed >= _ALIKE and head and head[:1] not in b"\x80{[\xff\xfe" and not looks_binary(head[:1024]):
+            return kind
+        found = kind_of(name, head)
+        self.kinds[alike] = (found, agreed + 1 if found == kind else 1)
+        return found
 
     def _raw(self, member: Member, document: Document) -> Iterator[Document | Problem]:
         document.raw = member.stream.peek(self.limits.raw + 1)
@@ -304,7 +338,9 @@ class _Reader:
                 status="partial",
             )
 
-    def _log(self, member: Member, document: Document, head: bytes) -> Iterator[Document | Problem]:
+    def _log(
+        self, member: Member, document: Document, head: bytes, advance: Callable[[int], None]
+    ) -> Iterator[Document | Problem]:
         stream = member.stream
         utf16 = head[:2] in (b"\xff\xfe", b"\xfe\xff")
         if utf16:
@@ -329,13 +365,6 @@ class _Reader:
             return
         head_size = min(self.limits.head, max(share // 8, 1024))
         tail_size = min(self.limits.tail, max(share - head_size, 3072))
-        base = self.done
-
-        def advance(count: int) -> None:
-            nonlocal base
-            base += count
-            if self.progress:
-                self.progress(min(base, self.total), self.total, member.name)
 
         source: Any = member.path if member.path is not None and not utf16 else stream
         result = self.scan.scan(

@@ -13,9 +13,10 @@ from workbench.parse.ids import pci as canonical_pci
 from workbench.parse.ids import short_node
 from workbench.triage.windows import Windows
 
-__all__ = ["JOB_SOURCES", "Context", "Life", "Progress", "life_of", "slot"]
+__all__ = ["JOB_SOURCES", "Context", "Life", "Progress", "life_of", "moment", "slot"]
 
 JOB_SOURCES = ("job", "launcher", "torchelastic")
+_INHERITED = 30.0  # seconds by which a line may be later than the stamp it inherited
 Progress = tuple[float, int | None, int | None, float | None]  # time, rank, step, seconds a step
 
 
@@ -128,6 +129,19 @@ class Context:
 def slot(address: str) -> str:
     """Return a PCI address without its function: sources disagree about the function of a GPU, never about its slot."""
     return (canonical_pci(address) or address).rsplit(".", 1)[0]
+
+
+def moment(event: Event) -> float | None:
+    """
+    Return the time to order an event by: its own stamp, or for a line that inherited one, the latest it can reasonably be.
+
+    An inherited stamp is a lower bound; taken at its word it would make every unstamped traceback come before the fault that caused it.
+    """
+    if event.time is None or not event.data.get("time_from") or event.source not in JOB_SOURCES:
+        return event.time
+    limit = event.data.get("not_after")
+    latest = event.time + _INHERITED
+    return min(latest, max(event.time, float(limit))) if isinstance(limit, (int, float)) else latest
 
 
 def life_of(context: Context, time: float | None) -> Life | None:

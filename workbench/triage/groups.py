@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from workbench.model import Event, Gpu
-from workbench.triage.context import Context, life_of, slot
+from workbench.triage.context import Context, life_of, moment, slot
 
 __all__ = ["Group", "ago", "build_groups", "persistent", "skeleton", "sustained"]
 
@@ -34,7 +34,7 @@ class Group:
 
     @property
     def first(self) -> float | None:
-        return min((event.time for event in self.events if event.time is not None), default=None)
+        return min((time for event in self.events if (time := moment(event)) is not None), default=None)
 
     @property
     def last(self) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from workbench.catalog import table
 from workbench.model import Event, Gpu, Hypothesis
-from workbench.triage.context import Context, slot
+from workbench.triage.context import Context, moment, slot
 from workbench.triage.groups import Group, skeleton
 
 __all__ = ["anchor", "class_row", "first_of_kind", "form_hypotheses", "rank_hypotheses"]
@@ -132,7 +132,7 @@ def _evidence(groups: list[Group], lead: Group) -> list[Event]:
     Repeats of the same message by other callers, and weaker lines of a source that already spoke, support (role `context`); they
     are the fault seen again, not the fault.
     """
-    order = lambda e: (e.time is None, e.time or 0.0, e.order)  # noqa: E731
+    order = lambda e: (e.time is None, moment(e) or 0.0, e.order)  # noqa: E731
     first = min(lead.events, key=order)
     strongest = max(groups, key=lambda g: g.score)
     heads = [first]
