@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from workbench.catalog import scan_patterns
-from workbench.parse.scan import Scanner
+from workbench.parse.scan import Scanner, ScanResult
+
+
+def _folder(scanner: Scanner, path: str, workers: int) -> ScanResult:
+    """Scan every file of a folder, whatever it is: the least that reading it can cost."""
+    files = sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
+    total = ScanResult()
+    with ThreadPoolExecutor(workers) as pool:
+        for each in pool.map(scanner.scan, files):
+            total.lines += each.lines
+            total.matched_lines += each.matched_lines
+            total.total_lines += each.total_lines
+            total.total_bytes += each.total_bytes
+            for name, count in each.counts.items():
+                total.counts[name] = total.counts.get(name, 0) + count
+    return total
 
 
 def main(path: str, workers: int = 2, tail: int = 0) -> None:
@@ -17,7 +34,9 @@ def main(path: str, workers: int = 2, tail: int = 0) -> None:
     started = time.perf_counter()
     patterns = scan_patterns()
     scanner = Scanner(patterns)
-    if path.endswith((".gz", ".zst")) or tail:
+    if os.path.isdir(path):
+        result = _folder(scanner, path, workers)
+    elif path.endswith((".gz", ".zst")) or tail:
         from workbench.sources.archive import Budget, Member, opened
 
         with open(path, "rb", buffering=0) as stream:

@@ -326,8 +326,7 @@ def _with_job_lines(parsed: Parsed, lines: Sequence[Any], file: str, node: str |
 
 def _objects(data: Any) -> list[Any]:
     if isinstance(data, dict):
-        items = data.get("items")
-        return list(items) if isinstance(items, list) else [data]
+        return [data]  # a list keeps its kind, which says what its items are
     flat: list[Any] = []
     for item in data or []:
         flat += _objects(item) if isinstance(item, (dict, list)) else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
@@ -12,7 +13,7 @@ from workbench.model import Gpu, Problem
 from workbench.parse.ids import pci, uuid
 from workbench.parse.smi_doc import Document, Out, Row
 
-__all__ = ["read_diag", "read_health", "read_json", "read_other"]
+__all__ = ["read_diag", "read_health", "read_hostengine", "read_json", "read_other"]
 
 # "| GPU Memory                | Pass - GPUs: 1, 2, 3, 4, 5, 6, 7               |" | "|                           | GPU3: Fail |"
 _RESULT = re.compile(r"(Pass|Fail|Warn|Skip)(?:ed)?(?: - (?:All|GPUs?: ([\d, ]+)))?$", re.I)
@@ -96,7 +97,17 @@ def _joined(parts: list[str]) -> str:
     return re.sub(r"\s+", " ", joined).strip()
 
 
-def _emit(out: Out, row: Row, base: str, test: str, gpu: Gpu | None, status: str, message: str, code: int | None) -> None:
+def _emit(
+    out: Out,
+    row: Row,
+    base: str,
+    test: str,
+    gpu: Gpu | None,
+    status: str,
+    message: str,
+    code: int | None,
+    odd: bool = False,
+) -> None:
     """Add one event for a test (or watch) that failed on a GPU; the message decides the class when DCGM's table knows it."""
     names, codes = _errors()
     error = codes.get(code) if code else None
@@ -121,6 +132,8 @@ def _emit(out: Out, row: Row, base: str, test: str, gpu: Gpu | None, status: str
             weight = max(weight, 0.7)
         if error["dcgm_severity"] == "CONFIG" and cls.startswith(("platform/", "unknown")):
             role = "context"
+    if odd and role == "cause" and cls.startswith("hardware/"):
+        weight = max(weight, 0.6)  # a limit that the other GPUs of the node keep is no wrong setting
     down = {int(link) for link in _LINK_DOWN.findall(message)}
     if down and down == set(range(max(down) + 1)):
         role, weight = "context", 0.15
@@ -276,6 +289,35 @@ def read_health(doc: Document, at: int, out: Out) -> int:
     return at
 
 
+# 2025-12-22 10:41:07.221 ERROR [1514002:1514004] [[Health]] Detected a WARNING in health system Thermal: 'Detected clocks event …
+_LOGGED = re.compile(
+    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) +(FATAL|CRITICAL|ERROR|WARN\w*|INFO|DEBUG|VERB\w*) +\[\d+:\d+\] (?:\[+([^\]]*)\]+ )?(.*)"
+)
+_FOUND = re.compile(r"Detected an? (WARNING|FAILURE|FAIL|ERROR)\w* in health system ([\w -]+): '?(.*)", re.I)
+
+
+def read_hostengine(doc: Document, at: int, out: Out) -> int:
+    """Read one line of ``nv-hostengine.log`` at row `at`: what a health watch found; returns the row after it, or the same."""
+    row = doc.rows[at]
+    logged = _LOGGED.match(row.text)
+    if not logged:
+        return at
+    found = _FOUND.search(logged[4])
+    if not found:
+        if re.search(r"Profiling|GetSamples|PerfWorks", row.text) and logged[2][:4] in ("ERRO", "FATA", "CRIT"):
+            out.event("dcgm-profiling-error", row, key=logged[4][:40])
+        return at + 1
+    named = _GPU.search(found[3])
+    before = len(out.parsed.events)
+    _emit(
+        out, row, f"dcgmi-health-{_watch(found[2])}", found[2], Gpu(index=int(named[1])) if named else None,
+        "Warning" if found[1].upper() == "WARNING" else "Failure", found[3].rstrip("'"), None,
+    )  # fmt: skip
+    for event in out.parsed.events[before:]:
+        event.time = datetime.fromisoformat(logged[1]).replace(tzinfo=UTC).timestamp()  # the host's local time, read as UTC
+    return at + 1
+
+
 def _watch(name: str) -> str:
     plain = re.sub(r"\s*(?:system|errors?)$", "", name.lower()).strip()
     return _WATCHES.get(plain, _slug(plain))
@@ -369,6 +411,7 @@ def _list(value: Any) -> list[Any]:
 def _test(doc: Document, start: int, end: int, test: dict[str, Any], out: Out) -> None:
     name = str(test.get("name") or "")
     base = f"dcgmi-{_TESTS.get(_plain(name), _slug(name))}-fail"
+    others = any(isinstance(one, dict) and str(one.get("status")).lower().startswith("pass") for one in _list(test.get("results")))
     for result in _list(test.get("results")):
         if not isinstance(result, dict):
             continue
@@ -401,6 +444,7 @@ def _test(doc: Document, start: int, end: int, test: dict[str, Any], out: Out) -
                     status,
                     message,
                     code if isinstance(code, int) and not isinstance(code, bool) else None,
+                    others,
                 )
 
 

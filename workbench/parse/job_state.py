@@ -37,6 +37,19 @@ _QUEUE = re.compile(
 # [PG ID 5 PG GUID 83(TENSOR_MODEL_PARALLEL_GROUP) Rank 1] : the rank is the group's own
 _GROUP = re.compile(r"\[PG (?:ID )?\w+ (?:PG GUID )?\w*\s?\(?(?P<pg>\w+)\)? Rank (?P<pg_rank>\d+)\]")
 _NCCL_DETAIL = re.compile(r"(?P<dev>\bmlx5_\w+|\brdmap\w+)|vendor err (?P<vendor_err>\d+)|opcode[= ](?P<opcode>\w+)")
+_EXIT_SIGNALS = {
+    "exit-sigkill": 9, "exit-sigsegv": 11, "exit-sigbus": 7, "exit-sigill": 4, "exit-sigabrt": 6, "exit-sigterm": 15,
+}  # fmt: skip
+_ON_A_GPU = frozenset({"cuda", "vllm", "sglang", "tgi", "triton", "trtllm"})
+# GPU 2 has a total capacity of | (GPU 0; 31.75 GiB total capacity | Allocator (GPU_0_bfc) | in replica 0 on device 0 | cuda:3 | CUDA device 1
+_DEVICE = re.compile(
+    r"GPU (\d{1,3}) has a total capac|\(GPU (\d{1,3});|\bGPU_(\d{1,3})_bfc|replica \d+ on device (\d{1,3})\b|\bcuda:(\d{1,3})\b"
+    r"|CUDA device:? (\d{1,3})\b|on GPU:? ?(\d{1,3})\b|device_?id[=:] ?(\d{1,3})\b"
+)
+# Failed to initialize executor on rank 3: … | Scheduler hit an exception on rank 2
+_ON_RANK = re.compile(r"\b(?:on|in|at) [Rr]ank[ =:](\d+)\b")
+# at node (ID: 4c3f0e, IP: 10.0.0.3) | and address: 10.0.0.103 and node name | Memory on the node (IP: 10.0.0.7, | node_ip=10.0.0.4
+_RAY_NODE = re.compile(r"\b(?:IP|address|node[_ ]ip)[:=] ?([\w.-]+)(?=[,)\s]|$)|node name: ([\w.-]+)")
 _LAGGING = re.compile(r"\[([\d, ]+)\] (?:joined|finished)")
 
 
@@ -131,13 +144,25 @@ def details(row: Signature, text: str, data: dict[str, Any]) -> None:
             data["pair"] = [int(word) for word in re.findall(r"Rank (\d+) is running collective", text)]
     elif row.id == "store-wait-timeout" and (found := re.search(r"/default_pg/\d+//\w+//\d+/(\d+)", text)):
         data["missing_rank"] = int(found[1])  # the key that rank was to write
-    elif row.id.startswith("exit-") and (found := re.search(r"--local[_-]rank[=',\s]+(\d+)", text)):
-        data["local_rank"] = int(found[1])
-    elif row.id.startswith("exit-") and (found := _WHO.search(text)):
-        data.update({key: value for key, value in found.groupdict().items() if value is not None})
+    elif row.id.startswith("exit-"):
+        if found := re.search(r"--local[_-]rank[=',\s]+(\d+)", text):
+            data["local_rank"] = int(found[1])
+        elif found := _WHO.search(text):
+            data.update({key: value for key, value in found.groupdict().items() if value is not None})
+        if "code" not in data and (signal := _EXIT_SIGNALS.get(row.id.removesuffix("-deepspeed"))):
+            data["code"] = -signal
     elif row.id.startswith("nccl-ib"):
         for part in _NCCL_DETAIL.finditer(text):
             data.update({key: value for key, value in part.groupdict().items() if value is not None})
+    if row.layer in _ON_A_GPU or row.cls in ("user/gpu-oom", "hardware/sdc"):
+        if "gpu_index" not in data and (found := _DEVICE.search(text)):
+            data["gpu_index"] = next(value for value in found.groups() if value)
+        if "rank" not in data and (found := _ON_RANK.search(text)):
+            data["rank"] = found[1]
+    if row.layer in ("ray", "python") and "node" not in data and (found := _RAY_NODE.search(text)):
+        data["node"] = next(value for value in found.groups() if value)
+    for key in [key for key in data if key[-1:].isdigit() and key[:-1] in ("node", "rank", "pid")]:
+        data.setdefault(key[:-1], data.pop(key))  # alternatives of a pattern cannot share a group name
     for key, value in data.items():
         if isinstance(value, str) and len(value) < 16 and re.fullmatch(r"-?\d+", value):
             data[key] = int(value)
@@ -148,8 +173,8 @@ def add(
 ) -> Event | None:
     """Append an event; the same thing said again by the same speaker within five seconds only counts."""
     data = dict(data)
-    rank = head.rank if head.rank is not None else data.pop("rank", None)
-    data.pop("rank", None)
+    named = data.pop("rank", None)  # the rank that the text speaks of; the head only says who wrote it
+    rank = named if isinstance(named, int) else head.rank
     local = data.pop("local_rank", None)
     local = head.local_rank if local is None else local
     pid = data.pop("pid", None)

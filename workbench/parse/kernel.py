@@ -27,6 +27,12 @@ _FLOODS = frozenset(
         "nvrm-assert",
         "nvme-io-error",
         "disk-io-error",
+        "ata-error",
+        "scsi-medium-error",
+        "scsi-path-error",
+        "netblock-error",
+        "gpu-not-on-bus",
+        "nvme-timeout",
         "cpu-throttled",
         "nic-cmd-timeout",
         "nic-cmd-error",
@@ -57,7 +63,7 @@ _INIT_CODE = re.compile(r"RmInitAdapter failed!? \((0x[0-9a-fA-F]+:[^)]*)\)")
 _HEAD_OF_LOSS = re.compile(rf"The NVIDIA GPU ({ADDRESS})")
 _CLIENT = re.compile(r"client has the version ([\d.]+\d)")
 _MODULE = re.compile(r"kernel module has the version ([\d.]+\d)")
-_PANIC_HARDWARE = re.compile(r"machine check|hardware error|uncorrected|NMI: |MCE", re.IGNORECASE)
+_PANIC_HARDWARE = re.compile(r"machine check|hardware error|uncorrected|NMI: |MCE|SError Interrupt|External Abort", re.IGNORECASE)
 # gpu-1 | CHANGED | rc=0 >>
 _ANSIBLE = re.compile(r"([\w.-]+) \| (?:CHANGED|SUCCESS|FAILED)(?: \| rc=\d+)? >>\s*$")
 _RULE = re.compile(r"-{8,}\s*$")
@@ -136,6 +142,24 @@ def _firmware(run: Run, event: Event, number: int) -> Event:
     return event
 
 
+def _crash(run: Run, event: Event, number: int) -> Event:
+    """Name the GPU of a crash report, which stands in one of the lines below its heading."""
+    for later in run.after(number, 4):
+        if event.gpu is not None or "NVRM" not in later.text:
+            break
+        _gpu_of(run, event, later.text)
+        if event.gpu is None and (about := xid.xid_event(later.text)) and about.gpu:
+            event.gpu = run.gpu(about.gpu.pci)
+    return event
+
+
+def _drive(run: Run, event: Event, number: int) -> Event:
+    """A time-out that an abort settles costs time; one that needs the controller reset means that the drive was gone."""
+    if "aborting" not in run.records[number].text:
+        event.role, event.weight = "cause", 0.5
+    return event
+
+
 def _unsupported(run: Run, event: Event, number: int) -> Event:
     return _off_bus(run, event, number)
 
@@ -145,6 +169,8 @@ _HANDLERS: dict[str, Callable[[Run, Event, int], Event | None]] = {
     "gpu-off-bus": _off_bus,
     "nvidia-unsupported": _unsupported,
     "nvidia-api-mismatch": _versions,
+    "gsp-crash": _crash,
+    "nvme-timeout": _drive,
     "kernel-panic": _panic,
     "gpu-firmware-load": _firmware,
     "oom-kill-global": kernel_blocks.oom,
@@ -323,8 +349,12 @@ def parse_kernel(lines: Sequence[Line], *, file: str, node: str | None = None, r
         return _parse(lines, stamps, file, node, reference)
     # Several nodes in one file: uptime, boots and dates run on for each of them by itself.
     parsed = Parsed(facts={"hosts": list(groups)})
-    for places in groups.values():
-        part = _parse([lines[at] for at in places], [stamps[at] for at in places], file, None, reference)
+    parts = [
+        (places, _parse([lines[at] for at in places], [stamps[at] for at in places], file, None, reference))
+        for places in groups.values()
+    ]
+    _share_zone([part for _, part in parts])
+    for places, part in parts:
         for event in part.events:
             event.order = places[event.order]
             event.node = node if event.node is None or ids.same_node(event.node, node) else event.node
@@ -339,6 +369,26 @@ def parse_kernel(lines: Sequence[Line], *, file: str, node: str | None = None, r
                 parsed.facts[name] = best(parsed.facts.get(name, part.facts[name]), part.facts[name])
     parsed.events.sort(key=lambda event: event.order)
     return parsed
+
+
+def _share_zone(parts: Sequence[Parsed]) -> None:
+    """Read dates without a zone of one host as those of its neighbours in the file, where messages of these tell the zone."""
+    zones = {part.facts["tz_offset"] for part in parts if "tz_offset" in part.facts}
+    if len(zones) != 1:
+        return  # nobody tells, or each node is set to its own
+    offset = zones.pop()
+    for part in parts:
+        if not part.facts.pop("naive_local", False):
+            continue
+        part.facts["tz_offset"] = offset
+        for event in part.events:
+            if event.time is not None:
+                event.time -= offset
+            if event.last is not None:
+                event.last -= offset
+        for name in ("first", "last"):
+            if name in part.facts:
+                part.facts[name] -= offset
 
 
 def _stamps(lines: Sequence[Line]) -> list[Stamp]:

@@ -48,6 +48,12 @@ _STORAGE = re.compile(
     r"^(?:nfs|rpc_|ll_|lustre|ptlrpc|osc_|cl_|ceph|xfs|ext4|jbd2|btrfs|blk_|io_schedule|cifs|fuse|gpfs|cxi|beegfs|wekafs)"
 )
 
+# kernel threads that do nothing but write file systems and devices: xfsaild/rbd0, jbd2/sda2-8, kworker/u64:2+flush-8:0
+_STORAGE_THREAD = re.compile(
+    r"^(?:xfs(?:aild|_mru|-)|jbd2/|kjournald|ext4|btrfs|txg_sync|z_\w+|md\d*_raid|kcopyd|dm[_-]|loop\d|nfsd?\b|nfsv4|nfsiod"
+    r"|rpciod|lockd|ptlrpcd|ll_\w+|ldlm|ceph|rbd|nbd|drbd|cifsd|kworker/\S*\+?(?:flush-|xfs|rpciod|xprtiod|ceph|nvme|writeback)|flush-)"
+)
+
 # Machine Check Exception: 5 Bank 6: be00000000800400
 _MCE_STATUS = re.compile(r"CPU (\d+): Machine Check(?: Exception)?: \S+ Bank (\d+): ([0-9a-f]{16})")
 _SECTION = re.compile(r"section_type: ([\w ]+)")
@@ -207,6 +213,8 @@ def stack(run: Run, event: Event, number: int) -> Event:
     if nvidia:
         event.data["nvidia_stack"] = True
         event.role, event.cls, event.weight = "cause", "driver/hang", 0.6
+    elif event.signature == "hung-task" and _STORAGE_THREAD.match(str(event.data.get("task", ""))):
+        event.role, event.cls, event.weight = "cause", "platform/storage", 0.6
     elif storage:
         event.data["storage_stack"] = True
         if event.signature == "hung-task":

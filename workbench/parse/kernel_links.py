@@ -18,6 +18,15 @@ _SHUTDOWN_SECONDS = 120.0
 _STORM_EDAC = 10  # corrected errors within a burst; mcelog takes a DIMM for failing at 10 per day
 _STORM_AER = 10  # corrected errors a second, or in one burst: a link that replays all the time
 _LOSS_SECONDS = 60.0
+_DISK = {
+    "ata-error": "hardware/host",
+    "scsi-medium-error": "hardware/host",
+    "scsi-path-error": "platform/storage",
+    "netblock-error": "platform/storage",
+    "disk-io-error": "hardware/host",
+    "nvme-io-error": "hardware/host",
+    "nvme-down": "hardware/host",
+}
 
 
 def _key(event: Event) -> str:
@@ -154,10 +163,33 @@ def settle(run: Run) -> None:
                 path_errors[str(data.get("disk"))] = event
         elif name == "disk-io-error":
             disk = str(data.get("disk", ""))
+            if disk.startswith(("rbd", "drbd")):
+                event.cls = "platform/storage"  # its disk is in another machine
             if disk.startswith(("loop", "ram", "zram", "sr", "fd", "nbd")):
                 event.role, event.weight = "context", 0.02
             elif any(disk.startswith(path) or path.startswith(disk) for path in path_errors if disk):
                 event.cls = "platform/storage"
+    _behind_a_bad_disk(run)
+
+
+def _behind_a_bad_disk(run: Run) -> None:
+    """Let a file system that fails on a disk which failed before it be the symptom of that disk."""
+    bad: dict[str, Event] = {}
+    for event in run.events:
+        if event.signature in _DISK and event.role in (None, "cause"):
+            disk = str(event.data.get("disk") or "")
+            if event.signature == "ata-error":
+                disk = "sd"  # which letter the port has is told at boot only
+            if disk:
+                bad.setdefault(disk, event)
+        elif event.signature in ("fs-shutdown", "fs-readonly"):
+            disk = str(event.data.get("disk") or "")
+            found = next((event for name, event in bad.items() if disk.startswith(name)), None)
+            if found is None and not disk:
+                found = next(iter(bad.values()), None)
+            if found is not None and 0 <= _gap(found, event) <= _LOSS_SECONDS:
+                event.role, event.weight = "symptom", 0.4
+                event.cls = found.cls or _DISK[found.signature]
 
 
 def _storm(event: Event) -> bool:

@@ -391,8 +391,21 @@ def _plain_digits(stamp: Stamp, found: re.Match[str]) -> int:
     return found.end()
 
 
+# messages:Jun 17 20:18:08 ip-10-0-0-7 kernel: … (grep over several files) | /var/log/kern.log.1:4711:Jun 17 … | > Apr 28 … (quoted)
+_GREP = re.compile(r"(?:> ?)*(?:(?!\d{1,2}:)[\w./+@-]*[A-Za-z][\w./+@-]*[:-](?:\d+[:-])?)?(?=\S)")
+_DATED = re.compile(r"[^\W\d_]{3} +\d{1,2} \d\d:\d\d:\d\d |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:|\[ *\d+\.\d{6}\] |\[[^\W\d_]{3} [^\W\d_]{3} ")
+# 19:14:43  NVRM: Xid … (a person cut the date off, or a tool shows times only)
+_OF_DAY = re.compile(r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?[ \t]+(?=NVRM|nvidia|mlx5_core|pcieport|EDAC|mce:|BUG:|INFO: |Xid |kernel:)")
+
+
 def _collector(stamp: Stamp, line: str) -> int:
     """Peel a collector's prefix that names the host; return where the rest begins."""
+    of_day = _OF_DAY.match(line)
+    if of_day:
+        return of_day.end()
+    grep = _GREP.match(line)
+    if grep and grep.end() and _DATED.match(line, grep.end()):
+        return grep.end()
     talos = _TALOS.match(line)
     if talos:
         if talos[1].lower() not in ("kern", "user", "daemon", "syslog"):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.model import Condition, Event, JobRecord, Parsed, Problem
+from workbench.parse.health_records import is_record, record_event
 from workbench.parse.kubernetes_pods import parse_pod
 from workbench.parse.kubernetes_reasons import bad, classify, condition_row, epoch, gpu_in, parse_quantity
 
@@ -108,6 +109,9 @@ def parse_objects(items: Sequence[Mapping[str, Any]], *, file: str, lines: Mappi
             part = Parsed(facts=parsed.facts)
             if kind in readers:
                 readers[kind](item, part, where)
+            elif not kind and is_record(item):
+                record = record_event(item)
+                part.events += [record] if record else []
             elif isinstance(item.get("status"), Mapping) and (
                 "Job" in kind or kind in ("JobSet", "Workload", "LeaderWorkerSet", "PodGroup")
             ):

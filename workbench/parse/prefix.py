@@ -58,14 +58,16 @@ _MONTHS = {
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # ESC lost on the way: "[36m(main_task pid=210500)[0m text"
 _BARE_ANSI = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")
+#  12%|█▏   | 3/23 [00:04<00:30,  1.5s/it][2025-04-11 09:30:55 TP7] text: a bar that another line was written behind
+_GLUED = re.compile(r"\d%\|[^|]{0,200}\|\s*\d+/\d+ \[[^\]\r]{0,120}(?:it/s|s/it)[^\]\r]{0,200}\](?=\[|\d{4}-|[A-Z(])")
 
 _T = r"(\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d+))?"
 _ZONE = r"(?:\s?(Z|UTC|[+-]\d{2}:?\d{2}))?"
 # 2024-03-06T17:50:22.335714Z | 2023-05-30 20:29:14,854 | 2022-02-26_22:02:07 | [2026-08-24 03:00:18 TP4] | 2024/05/01 10:00:00
 _ISO = re.compile(rf"[\[(]?(\d{{4}})[-/](\d{{2}})[-/](\d{{2}})[T _]{_T}{_ZONE}(?:(?:\s(?:[A-Z]{{2}}\d+\s?)+)?[\])])?")
 _SGL = re.compile(r"\[\d{4}-\d{2}-\d{2} [\d:.,]+\s((?:[A-Z]{2}\d+\s?)+)\]")
-# 06/17/2025 18:00:51 - | 08/21/2024 01:46:27
-_US = re.compile(rf"\[?(\d{{2}})/(\d{{2}})/(\d{{4}}),? {_T}\]?")
+# 06/17/2025 18:00:51 - | 08/21/2024 01:46:27 | [05/27/2025-21:12:37] (TensorRT-LLM)
+_US = re.compile(rf"\[?(\d{{2}})/(\d{{2}})/(\d{{4}})(?:,? |-){_T}\]?")
 # 08/21 [01:46:27] | [08/21 01:46:27 d2.engine]: | 02-20 16:42:42
 _MD = re.compile(rf"\[?(\d{{2}})[-/](\d{{2}}) \[?{_T}(?:\])?")
 # [E218 04:54:22.864467604 ProcessGroupNCCL.cpp:542] | E0612 01:14:57.061000 1234 torch/distributed/run.py:793]
@@ -76,11 +78,13 @@ _ABSL = re.compile(r"([IWEF])0000 00:00:(\d{9,10}\.\d+)\s+(\d+) (\S+:\d+)\]")
 _CPP = re.compile(r"\[([IWEF]) (\S+\.(?:cpp|cc|cu|h|hpp|py):\d+)\]")
 # INFO 02-20 16:42:42 | WARNING 05-18 09:06:29 [cuda.py:682] | ERROR 07-31 16:43:12 engine.py:389]
 _VLLM = re.compile(rf"(DEBUG|INFO|WARNING|ERROR|CRITICAL) (\d{{2}})-(\d{{2}}) {_T}(?: \[?[\w./-]+\.\w+:\d+\])?")
+# I 05-04 00:50:41 utils.py:118] (SkyPilot)
+_SKY = re.compile(rf"([DIWEF]) (\d{{2}})-(\d{{2}}) {_T} (?:PID=\d+ )?[\w./-]+\.\w+:\d+\]")
 # [NeMo I 2024-05-01 10:00:00 nemo_logging:381]
 _NEMO = re.compile(rf"\[NeMo ([DIWEC]) (\d{{4}})-(\d{{2}})-(\d{{2}}) {_T} [^\]]*\]")
-# [1579244700.742289] [node-a:41109:0] debug.c:1076 UCX  DEBUG
+# [1579244700.742289] [node-a:41109:0] debug.c:1076 UCX  DEBUG | [node-a:2850 :0:2917] Caught signal 7
 _EPOCH = re.compile(r"\[(\d{10}(?:\.\d+)?)\]")
-_UCX = re.compile(r"\[([A-Za-z][\w.-]*):(\d+)(?::\d+)+\]|\[([A-Za-z][\w-]*):(\d+)\] (?=\*\*\*|\[|Signal)")
+_UCX = re.compile(r"\[([A-Za-z][\w.-]*):(\d+)(?:\s?:\d+)+\]|\[([A-Za-z][\w-]*):(\d+)\] (?=\*\*\*|\[|Signal)")
 # Jan  5 12:01:02 node-a train[4123]:
 _SYSLOG = re.compile(rf"([A-Z][a-z]{{2}})\s+(\d{{1,2}}) {_T} (\S+) ([\w./-]+)(?:\[(\d+)\])?:")
 # Thu Jan 22 01:35:46 2025 | Mon Jan 22 01:35:46 UTC 2025
@@ -97,6 +101,10 @@ _RANK = re.compile(r"\[[Rr](?:ank|ANK)[ _:=]{0,2}(\d+)(?:/\d+)?\]:?|[Rr]ank[ _]?
 # | rank 14 |   rank=3 host=node-a   rank 5/32 local_rank 5
 _IN_RANK = re.compile(r"(?:^|[\s|\[(,])[Rr](?:ank|ANK)(?:=| = |: | )(\d+)(?:/\d+)?(?=[\s|\]),:]|$)")
 _IN_HOST = re.compile(r"\s(?:host|hostname|node)=([A-Za-z][\w.-]*)")
+# rank3[4410][MainThread]: INFO: composer.trainer: (Composer)
+_COMPOSER = re.compile(r"[Rr]ank(\d+)\[(\d+)\]\[[^\]]*\]:")
+# [TRT-LLM] [E] | [TRT-LLM] [RANK 3] [E] | [TensorRT-LLM][ERROR] | [TensorRT-LLM][ERROR][3]
+_TRTLLM = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM)\] ?(?:\[RANK (\d+)\] ?)?\[([A-Z]+)\]")
 # [default3]: | [worker2]: | [trainer0]:   (torchelastic --tee: role and LOCAL rank)
 _TEE = re.compile(r"\[([A-Za-z_]+?)_?(\d+)\]:")
 # [pod/gpt-neo-worker-2/pytorch] text (kubectl logs --prefix)
@@ -108,6 +116,7 @@ _DOCKER = re.compile(r'\{"log":"((?:[^"\\]|\\.)*)","stream":"std(?:out|err)"(?:,
 # [3]: | [3]<stdout>: | [1,3]<stdout>: | [1,3]<stderr>: | [1,3]:
 _MPI = re.compile(r"\[(?:(\d+),\s?)?(\d+)\](?:<std(?:out|err)>)?:(?=.)|\[(\d+)\]\s(?=[A-Z\[])")
 # (RayWorkerWrapper pid=92000, ip=10.0.0.24) | (raylet) | (pid=12) | (VllmWorker rank=2 pid=225) | (Worker_TP0 pid=58200)
+# (head, rank=0, pid=4413, ip=10.0.8.7) of SkyPilot
 _ACTOR = re.compile(r"\(([A-Za-z_][\w.:<>-]*)?(?:[ ,]?\s*((?:(?:pid|ip|rank|actor_id)=[^,)\s]+[, ]*)+))?\)(?:\x20|$|(?=\[\d*m))")
 _KV = re.compile(r"(pid|ip|rank)=([^,)\s]+)")
 _TP = re.compile(r"(?:^|_)TP(\d+)")
@@ -179,6 +188,11 @@ def _time(head: Prefix, text: str, at: int, year: int | None) -> int:
         return found.end()
     if first in "IWEF" and (found := _ABSL.match(text, at)):
         head.time, head.level, head.pid = float(found[2]), _LEVELS[found[1]], int(found[3])
+        return found.end()
+    if first in "DIWEF" and (found := _SKY.match(text, at)):
+        _stamp(head, year, int(found[2]), int(found[3]), found.group(4, 5, 6, 7))
+        head.yearless = True
+        head.level = _LEVELS[found[1]]
         return found.end()
     if first in "DIWEC" and (found := _VLLM.match(text, at)):
         _stamp(head, year, int(found[2]), int(found[3]), found.group(4, 5, 6, 7))
@@ -268,6 +282,10 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
             return found.end()
         if found := _TAG.match(text, at):
             return found.end()
+        if found := _TRTLLM.match(text, at):
+            head.rank = int(found[1]) if found[1] and head.rank is None else head.rank
+            head.level = _LEVELS.get(found[2], head.level)
+            return found.end()
         return at
     if first == "(" and (found := _ACTOR.match(text, at)):
         return found.end() if _actor(head, found) else at
@@ -282,6 +300,9 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
             return found.end()
         if (found := _RANK.match(text, at)) and found[2]:
             head.rank = int(found[2])
+            return found.end()
+        if first in "rR" and (found := _COMPOSER.match(text, at)):
+            head.rank, head.pid = int(found[1]), int(found[2])
             return found.end()
         if ctx.pdsh and (found := _HOST.match(text, at)) and found[1] in ctx.hosts:
             head.node = head.node or found[1]
@@ -359,8 +380,15 @@ def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:
         except ValueError:
             text = docker[1]
         _time(head, docker[2], 0, ctx.year)
+    if "%|" in text[:400] and (glued := _GLUED.search(text[:800])) is not None:
+        text = text[glued.end() :]
     at = 0
     end = min(len(text), 400)
+    if text[:1] in " \t":
+        # Megatron begins its step lines with a blank; white space counts as a head only in front of a stamp
+        indent = len(text) - len(text.lstrip(" \t"))
+        if indent <= 8 and (after := _time(head, text, indent, ctx.year)) > indent:
+            at = after
     for _ in range(10):
         skip = at
         if at and head.time is not None and text[skip : skip + 2] == ": ":

@@ -17,11 +17,15 @@ class Step:
     seconds: float | None = None  # for one step
     loss: float | None = None  # NaN and infinity as such
     epoch: float | None = None
-    kind: str = "step"  # step | bar | throughput
+    kind: str = "step"  # step | bar | throughput | serving (a server came up, or answered)
+    norm: float | None = None  # of the gradients; NaN and infinity as such
 
 
 # cheap gate: a line without any of these words is no progress
-_GATE = re.compile(r"[Ss]tep|[Ii]ter|[Ll]oss|[Ee]poch|it/s|s/it|throughput|Batch")
+_GATE = re.compile(
+    r"[Ss]tep|[Ii]ter|[Ll]oss|[Ee]poch|it/s|s/it|throughput|[Bb]atch| HTTP/|startup complete|fired up|running on http|Service at "
+    r"|successfully loaded|[Ww]ebserver|Connected|Starting server|Deployed"
+)
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|[Nn]a[Nn]|NAN|[-+]?[Ii]nf(?:inity)?|INF)"
 # step=5 | step 9344/30000 | 'step': 12 | steps: 10 | global_step: 5 | iteration       48/      50 | Iter 10 | Batch 0, Loss: nan
 _STEP = re.compile(
@@ -47,6 +51,20 @@ _EPOCH = re.compile(r"(?:^|[\s|\[({,'\"])[Ee]poch['\"]?\s*[:=]?\s*\[?\s*(\d+(?:\
 _TORCHVISION = re.compile(r"[Ee]poch:?\s*\[(\d+)(?:/\d+)?\]\s*\[\s*(\d+)\s*/\s*(\d+)\]")
 # HF Trainer: {'loss': 1.4358, 'grad_norm': 0.9, 'learning_rate': 7e-05, 'epoch': 0.52}
 _TRAINER = re.compile(r"\{'(?:loss|train_loss|eval_loss)': ")
+# grad norm: nan | 'grad_norm': 0.9 | grad_norm=inf | l2_norm/grad/global: nan
+_NORM = re.compile(rf"(?:grad(?:ient)?[_ ]?norm|l2_norm/grad/global)['\"]?\s*[:=]?\s*({_NUMBER})(?!\w)")
+# A server that came up: uvicorn, SGLang, Triton, TGI, Ray Serve …
+_READY = re.compile(
+    r"Application startup complete|server is fired up and ready|Uvicorn running on http|Started (?:HTTP|GRPCInference|Metrics )\s?Service at"
+    r"|successfully loaded '|text_generation_router\S*: .{0,60}(?:Connected|Serving revision)|Starting webserver|Deployed app "
+)
+# … or that answered: "POST /v1/completions HTTP/1.1" 200 OK; a health check says nothing of the engine behind it
+_ANSWERED = re.compile(
+    r"\"(?:GET|POST|PUT) (?!/?(?:health|metrics|ping|ready|live|version|v1/models|v2/health|docs|openapi|favicon)\S*)\S+"
+    r" HTTP/[\d.]+\"(?: -)? 2\d\d\b"
+)
+# Avg generation throughput: 5.3 tokens/s | gen throughput (token/s): 12.1 (more than nothing)
+_GENERATES = re.compile(r"gen(?:eration)? throughput(?: \(token/s\))?: (?=[\d.]*[1-9])[\d.]+")
 
 
 def _float(text: str | None) -> float | None:
@@ -74,8 +92,12 @@ def step_of(text: str) -> Step | None:
         seconds = None if not rate else (rate if bar[5] == "s/it" else 1.0 / rate)
         found = _LOSS.search(text)
         return Step(int(bar[2]), int(bar[3]), seconds, _float(found[1]) if found else None, kind="bar")
+    if _READY.search(text) or _ANSWERED.search(text):
+        return Step(kind="serving")
     loss_at = _LOSS.search(text)
     loss = _float(loss_at[1]) if loss_at else None
+    norm_at = _NORM.search(text)
+    norm = _float(norm_at[1]) if norm_at else None
     if vision := _TORCHVISION.search(text):
         return Step(int(vision[2]), int(vision[3]), None, loss, float(vision[1]))
     step_at = _STEP.search(text)
@@ -86,9 +108,11 @@ def step_of(text: str) -> Step | None:
     if step_at and (loss is not None or seconds is not None or step_at[2]):
         if text[step_at.end() : step_at.end() + 2].strip() == "s":  # "step 7s" is a duration
             return None
-        return Step(int(step_at[1]), int(step_at[2]) if step_at[2] else None, seconds, loss, epoch)
+        return Step(int(step_at[1]), int(step_at[2]) if step_at[2] else None, seconds, loss, epoch, norm=norm)
     if _TRAINER.search(text) or (loss is not None and epoch is not None):
-        return Step(None, None, seconds, loss, epoch)
+        return Step(None, None, seconds, loss, epoch, norm=norm)
+    if _GENERATES.search(text):
+        return Step(kind="serving")
     if _SERVE.search(text):
         return Step(kind="throughput")
     return None

@@ -11,6 +11,7 @@ from workbench.catalog import signatures
 from workbench.model import Gpu, Line, Parsed, Placement, Problem
 from workbench.parse import dcgmi, pci_tools
 from workbench.parse.ids import pci, uuid
+from workbench.parse.imex_ctl import read_imex
 from workbench.parse.smi_doc import Document, Out, Row, documents, number
 from workbench.parse.smi_query import Reading, read_csv, read_list, read_text, read_xml
 from workbench.parse.smi_rules import judge, judge_errors
@@ -192,6 +193,8 @@ def _read(doc: Document, out: Out) -> None:
     links = pci_tools.Links(out)
     readers: tuple[Callable[[Document, int, Out], int], ...] = (
         _context,
+        dcgmi.read_hostengine,
+        read_imex,
         dcgmi.read_json,
         _readings(read_xml, queries),
         _table,

@@ -18,6 +18,12 @@ _XID = re.compile(
     r"(?:\s+GPU-I:\s*(?P<instance>[0-9a-fA-F]+))?\s*\)?\s*:\s*(?P<code>\d{1,3})(?!\d)\s*(?:[,.;]\s*(?P<detail>.*))?",
     re.DOTALL,
 )
+# Xid 31 PCI:0000:f0:00 pid=477448 … | XID 79 on GPU 0000:3b:00.0 (notes and tools that put the number first)
+_XID_NOTE = re.compile(
+    r"(?<![A-Za-z])(?:Xid|XID)[ :=#]{1,2}(?P<code>\d{1,3})(?!\d)[,:]? (?:error )?(?:(?:on|at|for|in) )?(?:device |GPU )?"
+    r"(?:\(?PCI:)?(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\)?(?P<detail>.*)",
+    re.DOTALL,
+)
 # pid=4123, name=python | pid='<unknown>', name=<unknown> | pid=0 | pid=...
 _PID = re.compile(r"\bpid=\s*(?:'?<unknown>'?|'?(\d+)'?|[.N/A']+)\s*,?\s*")
 _NAME = re.compile(r"\bname=\s*(?:'([^']*)'|([^,\n]*?))\s*(?:,\s*|$)")
@@ -163,7 +169,7 @@ def xid_event(text: str) -> Event | None:
     Event or None
         Signature ``xid-N`` with code, GPU, pid and fields; file, line, node and time are the caller's to fill.
     """
-    found = _XID.search(text)
+    found = _XID.search(text) or _XID_NOTE.search(text)
     if not found:
         return None
     code = int(found["code"])
@@ -171,9 +177,9 @@ def xid_event(text: str) -> Event | None:
     gpu = ids.pci(address) or ids.pci(f"{address}:00")
     detail = " ".join((found["detail"] or "").split())
     event = Event(f"xid-{code}", "kernel", gpu=Gpu(pci=gpu), code=code)
-    if found["instance"]:
-        event.data["mig"] = found["instance"].lstrip("0") or "0"
-        event.data["gpu_instance"] = f"GPU-I:{found['instance']}"
+    if instance := found.groupdict().get("instance"):
+        event.data["mig"] = instance.lstrip("0") or "0"
+        event.data["gpu_instance"] = f"GPU-I:{instance}"
     if process := _PID.search(detail):
         event.pid = int(process[1]) if process[1] and int(process[1]) else None
         detail = detail[: process.start()] + detail[process.end() :]
@@ -197,6 +203,8 @@ def xid_event(text: str) -> Event | None:
             event.cls, event.weight = "driver/other", 0.5
         elif str(engine).startswith("CE"):
             event.weight = 0.4
+    if code != 74 and re.match(r"NVLink: fatal error", detail):
+        event.cls, event.weight = "hardware/nvlink", 0.7  # the words say more than a code that was used for something else
     if code == 154:
         event.role = "context" if event.data.get("remediation") == "none" else "symptom"
     return event

@@ -319,7 +319,7 @@ class _Reader:
                 line=line,
                 status="partial",
             )
-        if document.kind in ("bmc", "torchelastic-error", "launch", "text") and len(raw) <= MIB:
+        if document.kind in ("bmc", "torchelastic-error", "launch", "text", "smi") and len(raw) <= MIB:
             document.lines, document.counts = self.scan.lines(raw)
         yield document
 

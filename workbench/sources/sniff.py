@@ -118,6 +118,8 @@ def _json_kind(name: str, text: str) -> str:
         return "flight-recorder"
     if has("__REALTIME_TIMESTAMP") or has("MESSAGE", "_BOOT_ID"):
         return "kernel-log" if re.search(r'"_TRANSPORT"\s*:\s*"kernel"|"SYSLOG_IDENTIFIER"\s*:\s*"kernel"', text) else "job-log"
+    if rules.HEALTH_RECORD.search(text[:20000]):
+        return "kubernetes"
     if re.search(r'"@odata|"OriginOfCondition"|"MessageArgs"|"SensorType"|"EntryType"\s*:\s*"SEL"', text):
         return "bmc"
     if re.match(r'\{\s*"message"\s*:\s*(?:\{|")', text) and re.search(
@@ -125,6 +127,8 @@ def _json_kind(name: str, text: str) -> str:
     ):
         return "torchelastic-error"
     if re.search(r'DCGM (?:GPU )?Diagnostic|"Overall Health"|"dcgm_?version"', text, re.I) and not has("msg"):
+        return "smi"
+    if has("nodes", "connections", "status", "host"):  # nvidia-imex-ctl -N -j
         return "smi"
     if has("agents", "exit_status") or (has("exit_code") and len(text) < 4096):
         return "launch"
@@ -157,6 +161,8 @@ def _text_kind(name: str, text: str) -> str:
         return "metrics-text"
     if _has(plain, rules.FABRIC_SURE) and share(rules.FABRIC) >= 0.3:
         return "fabricmanager-log"
+    if share(rules.HOSTENGINE) >= 0.5:
+        return "smi"
     if any(rules.SLURM_TABLE.match(row) for row in rows[:3]):
         return "slurm-text"
     if _has(text, rules.BMC_SURE) and share(rules.BMC) >= 0.4:

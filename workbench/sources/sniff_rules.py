@@ -8,6 +8,8 @@ __all__ = [
     "BMC",
     "BMC_SURE",
     "FABRIC",
+    "HEALTH_RECORD",
+    "HOSTENGINE",
     "FABRIC_SURE",
     "JOB",
     "JOB_SURE",
@@ -48,7 +50,7 @@ KERNEL_STAMP = lines(
 KERNEL_NAME = re.compile(r"^.{0,80}?(?<!\w)kernel(?:\[\d+\])?: ")
 # the body of a kernel line, for logs whose stamps were cut off
 KERNEL_BODY = re.compile(
-    r"^\W*(?:NVRM: |nvidia[\w-]*: |nvidia-nvswitch\d*: |nvidia-nvlink|nvidia-uvm|nvidia-peermem|pcieport |"
+    r"^\W*(?:\d\d:\d\d:\d\d(?:[.,]\d+)?\]?[ \t]+)?(?:NVRM: |Xid \d{1,3} (?:\(?PCI|on |at )|nvidia[\w-]*: |nvidia-nvswitch\d*: |nvidia-nvlink|nvidia-uvm|nvidia-peermem|pcieport |"
     r"AER: |EDAC |mce: |mlx5_core |bnxt_en |"
     r"nvme\d|nvme |I/O error, dev |EXT4-fs|XFS \(|BTRFS|blk_update_request|Lustre|LNet|BUG: |watchdog: |"
     r"INFO: task |INFO: rcu|rcu: |"
@@ -108,6 +110,11 @@ SLURM_TABLE = lines(
     r"\s*REASON\s+USER\s+TIMESTAMP",
     r"(?:NODELIST|NODES|STATE|HOSTNAMES)\|",
 )
+# findings of health monitors (NVSentinel, SageMaker HMA) and lines of node controllers (Karpenter), JSON
+HEALTH_RECORD = re.compile(
+    r'"(?:[Ee]ntities_?[Ii]mpacted|entitiesimpacted|[Hh]ealth_?[Ee]vent|healthevent|HealthMonitoringAgentDetectionEvent'
+    r'|checkName|NodeClaim|nodeclaim)"\s*:|"logger"\s*:\s*"controller|"controller"\s*:\s*"(?:interruption|disruption|node)'
+)
 # DCGM_FI_DEV_GPU_TEMP{gpu="0",…} 41 1754424936.600
 METRIC = re.compile(r"^[a-zA-Z_:][\w:]*(?:\{.*\})? +[-+]?(?:\d[\d.eE+-]*|NaN|Inf)(?: +-?[\d.eE+]+)?(?: *#.*)?\s*$")
 METRIC_META = re.compile(r"^# (?:HELP|TYPE|UNIT|EOF)\b")
@@ -154,7 +161,14 @@ SMI = lines(
     r"Port \d+|State|Physical state|Rate|Base lid|SM lid|Link layer|Port GUID|LMC|Capability mask):",
     r"Infiniband device '",
     r".*\[XID found\]",
+    r"=+NVSMI LOG=+",
+    r" {4,}[A-Z][\w /()-]{2,40}$",
+    r"(?:Node #\d+ +[*-] |Connectivity Table Legend|[INRDC] - (?:Invalid|Never|Recovering|Disconnected|Connected)|Nodes From.To|"
+    r" +\d+ +(?:[INRDCX] +)+$|Domain State: |Nodes:$|\d+/\d+/\d{4} \d\d:\d\d:\d\d)",
+    r"GPU [0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0",
 )
+# 2025-12-22 10:41:07.221 ERROR [1514002:1514004] [[Health]] …  (nv-hostengine.log of DCGM)
+HOSTENGINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} +(?:FATAL|CRITICAL|ERROR|WARN\w*|INFO|DEBUG|VERB\w*) +\[\d+:\d+\] ")
 SMI_SURE = (
     "NVIDIA-SMI",
     "Failed to initialize NVML",
@@ -180,6 +194,14 @@ SMI_SURE = (
     "GPU-",
     "Remapped Rows",
     "Throttle Reasons",
+    "NVSMI LOG",
+    "Clocks Event Reasons",
+    "HW Power Brake Slowdown",
+    "GPU Recovery Action",
+    "GPU Reset Status",
+    "Fabric\n",
+    "Domain State: ",
+    "Node #0",
 )
 # Process 20384: … | Thread 20384 (idle): "MainThread" | Thread 0x00007f… (most recent call first): | train (train.py:191)
 STACK = lines(

@@ -58,7 +58,9 @@ def normalise(context: Context, records: Iterable[Event]) -> list[Event]:
         if event.node is None and context.sole_node is not None:
             event.node = context.sole_node
         number = event.data.get("rm_gpu")  # the driver's own number of the device: a label, where no other source has one
-        if isinstance(number, int) and (event.gpu is None or (event.gpu.index is None and not context.gpus.get(event.node or ""))):
+        if isinstance(number, int) and (
+            event.gpu is None or (event.gpu.index is None and not context.gpus.get(event.node or ""))
+        ):
             event.gpu = Gpu(number, event.gpu.uuid, event.gpu.pci) if event.gpu is not None else Gpu(index=number)
         if event.gpu is not None:
             event.gpu = context.identify(event.node, event.gpu)

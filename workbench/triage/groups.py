@@ -88,9 +88,33 @@ def build_groups(context: Context, events: Iterable[Event]) -> list[Group]:
         else:
             group.events.append(event)
             group.weight = max(group.weight, context.weight(event))
-    for group in groups.values():
+    split = [part for group in groups.values() for part in _bursts(context, group)]
+    for group in split:
         _weigh(context, group)
-    return sorted(groups.values(), key=lambda g: (g.first is None, g.first or 0.0, g.events[0].order))
+    return sorted(split, key=lambda g: (g.first is None, g.first or 0.0, g.events[0].order))
+
+
+_QUIET = 600.0  # seconds of silence after which the same message again is another occasion
+
+
+def _bursts(context: Context, group: Group) -> list[Group]:
+    """Split a group into its occasions: what a node logged last week is not the begin of what it logs now."""
+    timed = sorted((event for event in group.events if event.time is not None), key=lambda e: (e.time or 0.0, e.order))
+    untimed = [event for event in group.events if event.time is None]
+    bursts: list[list[Event]] = []
+    last: float | None = None
+    for event in timed:
+        if last is None or (event.time or 0.0) - last > _QUIET:
+            bursts.append([])
+        bursts[-1].append(event)
+        last = max(event.last or event.time or 0.0, last or 0.0)
+    if not bursts:
+        return [group]
+    bursts[-1] += untimed
+    return [
+        Group(group.signature, group.cls, max(context.weight(event) for event in events), events, group.node, group.gpu, group.rank)
+        for events in bursts
+    ]
 
 
 def _weigh(context: Context, group: Group) -> None:

@@ -14,6 +14,7 @@ from workbench.triage.context import Context, slot
 
 __all__ = ["find_job_pods", "place_ranks", "unify_names"]
 
+_OF_THE_JOB = ("pod-env", "slurm", "launcher-line", "nccl-init", "torchelastic", "kubernetes")
 _ORIGIN_TRUST = {"nccl-init": 5, "launcher-line": 4, "torchelastic": 4, "pod-env": 3, "slurm": 2, "dcgm-pod-label": 1}
 
 
@@ -106,33 +107,92 @@ def find_job_pods(context: Context) -> None:
             context.other_pods.add(pod)
 
 
-def place_ranks(context: Context) -> None:
+def know_gpus(context: Context) -> None:
+    """
+    Establish, per node, which index, UUID and PCI address belong to one GPU, as it was at the job's start.
+
+    Sources in order of trust: series and tools that name several of them, NCCL's own lines, the node's PCI devices in the kernel log
+    (NVML numbers GPUs in the order of their PCI addresses), and the sister nodes when these all have the same slots.
+    """
     incident = context.incident
     for one in incident.series:
         if one.node and one.gpu and one.gpu.index is not None and not one.mig:
             # the first identity seen wins: indices are renumbered when a GPU is lost
-            node = context.node(one.node) or one.node
-            known = context.gpus.setdefault(node, {})
-            have = known.get(one.gpu.index)
-            first = float(one.times[0]) if len(one.times) else 0.0
-            if have is None or (have.pci is None and one.gpu.pci):
-                if not any(
-                    other.uuid and other.uuid == one.gpu.uuid and index != one.gpu.index for index, other in known.items()
-                ):
-                    known[one.gpu.index] = one.gpu
-            del first
+            _learn(context, context.node(one.node) or one.node, one.gpu)
     for document in incident.documents:
+        node = context.node(document.node)
         for gpu in document.facts.get("gpus") or []:
-            if isinstance(gpu, Gpu) and gpu.index is not None and document.node:
-                node = context.node(document.node) or document.node
-                context.gpus.setdefault(node, {}).setdefault(gpu.index, gpu)
+            if isinstance(gpu, Gpu) and gpu.index is not None and node:
+                _learn(context, node, gpu)
+    for placement in incident.placement_records:
+        if (
+            placement.gpu is not None
+            and placement.gpu.index is not None
+            and placement.gpu.pci
+            and placement.origin == "nccl-init"
+        ):
+            node = context.node(placement.node)
+            if node:
+                _learn(context, node, placement.gpu)
+    for document in incident.documents:
+        node, devices = context.node(document.node), document.facts.get("gpus")
+        if document.kind != "kernel-log" or not node or not isinstance(devices, dict) or len(devices) < 2:
+            continue
+        known = context.gpus.setdefault(node, {})
+        if not any(gpu.pci for gpu in known.values()) and len(devices) >= len(known):
+            for index, address in enumerate(sorted(devices)):
+                have = known.get(index, Gpu(index))
+                known[index] = Gpu(index, have.uuid or devices[address] or None, address)
+    _from_sisters(context)
+
+
+def _learn(context: Context, node: str, gpu: Gpu) -> None:
+    known = context.gpus.setdefault(node, {})
+    index = gpu.index if gpu.index is not None else -1
+    have = known.get(index)
+    if any(other.uuid and other.uuid == gpu.uuid and number != index for number, other in known.items()):
+        return
+    if have is None:
+        known[index] = gpu
+    elif have.uuid is None or gpu.uuid is None or have.uuid == gpu.uuid:
+        known[index] = Gpu(index, have.uuid or gpu.uuid, have.pci or gpu.pci)
+
+
+def _from_sisters(context: Context) -> None:
+    """Nodes of one job are mostly of one chassis: where all that tell have the same slots, the others have them too."""
+    layouts = {
+        tuple(sorted((index, slot(gpu.pci)) for index, gpu in known.items() if gpu.pci))
+        for known in context.gpus.values()
+        if sum(1 for gpu in known.values() if gpu.pci) >= 4
+    }
+    if len(layouts) != 1:
+        return
+    layout = dict(next(iter(layouts)))
+    for node in context.job_nodes | set(context.gpus):
+        known = context.gpus.setdefault(node, {})
+        if any(gpu.pci for gpu in known.values()):
+            continue
+        for index, address in layout.items():
+            have = known.get(index, Gpu(index))
+            known[index] = Gpu(index, have.uuid, f"{address}.0")
+
+
+def place_ranks(context: Context) -> None:
+    """Place every rank on its node and GPU: NCCL's word first, then the launcher's, then the platform's."""
+    incident = context.incident
+    for document in incident.documents:
         size = document.facts.get("world_size")
         if isinstance(size, int) and size > (context.world_size or 0):
             context.world_size = size
+    for name in (placement.node for placement in incident.placement_records if placement.origin in _OF_THE_JOB):
+        node = context.node(name)
+        if node:
+            context.job_nodes.add(node)
+    know_gpus(context)
     records = sorted(incident.placement_records, key=lambda p: -_ORIGIN_TRUST.get(p.origin, 2))
     for placement in records:
         node = context.node(placement.node) or context.node(placement.pod)
-        if node and placement.origin in ("pod-env", "slurm", "launcher-line", "nccl-init", "torchelastic", "kubernetes"):
+        if node and placement.origin in _OF_THE_JOB:
             context.job_nodes.add(node)
         if placement.pod and placement.origin == "pod-env":
             context.job_pods.add(placement.pod)

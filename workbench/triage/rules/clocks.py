@@ -21,14 +21,21 @@ def other_time_zone(context: Context, outcome: Outcome) -> None:
     half-hours is taken for what it seems, at some cost in confidence; only when no other cause is in evidence.
     """
     life = context.lives[0] if context.lives else None
-    if life is None or any(group.score >= 0.5 and not group.signature.startswith(("watchdog-", "fr-")) for group in outcome.alive()):
+    if life is None or any(
+        group.score >= 0.5 and not group.signature.startswith(("watchdog-", "fr-")) for group in outcome.alive()
+    ):
         return
     moment = life.stop if life.stop is not None else life.fail
     if moment is None:
         return
     until = life.fail + context.windows.xid_after if life.fail is not None and life.fail - moment < 120.0 else moment + 60.0
     for group in outcome.groups:
-        if group.source not in ("kernel", "bmc") or group.weight < _STRONG or context.in_job(group.node) is False or group.first is None:
+        if (
+            group.source not in ("kernel", "bmc")
+            or group.weight < _STRONG
+            or context.in_job(group.node) is False
+            or group.first is None
+        ):
             continue
         offset = round((moment - group.first) / _STEP) * _STEP
         if not offset or abs(offset) > _WIDEST or not moment - 60.0 <= group.first + offset <= until:

@@ -85,7 +85,9 @@ def succeeded(context: Context, outcome: Outcome) -> None:
     if (good or (clean and context.finished)) and not restarted:
         strong = [group for group in causes if group.score >= 0.8]
         if not strong:
-            outcome.override = Hypothesis("none", 0.85, evidence=evidence, rule="it ended well", why=["the job ended with success"])
+            outcome.override = Hypothesis(
+                "none", 0.85, evidence=evidence, rule="it ended well", why=["the job ended with success"]
+            )
             return
     running = bool(_good_lines(context)[0]) and not failures and not causes and not restarted and not bad
     if running and (context.stop is None or context.end is None or context.end - context.stop < 600.0):

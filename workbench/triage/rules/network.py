@@ -32,6 +32,13 @@ def link_flaps(context: Context, outcome: Outcome) -> None:
     serious = [group for group in groups if group.score >= 0.3]
     if not serious:
         return
+    for group in outcome.alive("nccl-ib", "ofi-", "ucx-", "nccl-connect"):
+        # a kernel line may trail the first completion error on another node by the join's tolerance; the port is the cause of both
+        if group.cls == "platform/network" and any(
+            port.first is not None and group.first is not None and abs(port.first - group.first) <= context.windows.xid_after
+            for port in serious
+        ):
+            group.lower(0.4, f"a port of {serious[0].node} went down in the same seconds")
     life = life_of(context, serious[0].first)
     near = [
         g
