@@ -137,9 +137,9 @@ A site's own rows override ours: put `signatures*.csv` with the same columns int
 def demo_block() -> str:
     """Return the first part of what `workbench demo` prints: the answer, what to do, and the best evidence."""
     from workbench.cli.demo import DEFAULT
-    from workbench.shipped import load_example
     from workbench.report.terminal import render
     from workbench.report.verdict_json import to_json
+    from workbench.shipped import load_example
 
     incident = load_example(DEFAULT)
     lines = render(to_json(incident.triage(), name=incident.name)).splitlines()

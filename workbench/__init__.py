@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench.shipped import examples, load_example
     from workbench.incident import Incident, load
     from workbench.model import Event, Gpu, Verdict
+    from workbench.shipped import examples, load_example
 
 __version__ = "0.1.0"
 __all__ = ["Event", "Gpu", "Incident", "Verdict", "__version__", "examples", "load", "load_example"]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from workbench.sources.files import Document
+    from workbench.triage.windows import Windows
 
 __all__ = ["Incident", "IncidentVerdict", "from_documents", "load", "parse_document"]
 
@@ -65,11 +66,15 @@ class IncidentVerdict(Verdict):
 class Incident(Evidence):
     """The evidence of one failed job, with frames to look at and a verdict on demand; see `workbench.model.Evidence`."""
 
-    def triage(self) -> IncidentVerdict:
-        """Return the verdict: what failed first, where, why, who is a victim, what could not be seen, what to do."""
+    def triage(self, windows: Windows | None = None) -> IncidentVerdict:
+        """
+        Return the verdict: what failed first, where, why, who is a victim, what could not be seen, what to do.
+
+        `windows` (`workbench.triage.windows.Windows`, seconds) replaces the documented time windows.
+        """
         from workbench.triage.verdict import judge
 
-        verdict = judge(self)
+        verdict = judge(self, windows)
         return IncidentVerdict(**{item.name: getattr(verdict, item.name) for item in fields(verdict)})
 
     @cached_property
@@ -220,7 +225,9 @@ def _reference(parts: Sequence[Parsed]) -> float | None:
         event.time
         for parsed in parts
         for event in parsed.events
-        if event.time is not None and not event.data.get("time_from") and event.source in ("job", "launcher", "kubernetes", "slurm")
+        if event.time is not None
+        and not event.data.get("time_from")
+        and event.source in ("job", "launcher", "kubernetes", "slurm")
     ]
     times += [float(one.times[-1]) for parsed in parts for one in parsed.series[:1] if len(one.times)]
     return sorted(times)[len(times) // 2] if times else None

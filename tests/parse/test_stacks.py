@@ -116,3 +116,23 @@ def test_wait_channels() -> None:
 def test_nothing_to_read() -> None:
     for text in ("", "hello", "Process 3: x", 'Thread 3 (idle): "MainThread"'):
         assert not parse_stacks([Line(1, text)], file="x").events
+
+
+def test_dumps_of_several_ranks_behind_srun_numbers() -> None:
+    # a model name in brackets at the end of a step line is no frame
+    text = (
+        " 3: 2025-06-20 06:33:14,386 | INFO | trainer | rank 3/16 local_rank 3 on node-a cuda:3 (NVIDIA H100 80GB HBM3)\n"
+        "11: 2025-06-20 06:33:14,386 | INFO | trainer | rank 11/16 local_rank 3 on node-b cuda:3 (NVIDIA H100 80GB HBM3)\n"
+        " 3: Thread 0x00007f5a (most recent call first):\n"
+        "11: Thread 0x00007f11 (most recent call first):\n"
+        ' 3:   File "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2501 in all_reduce\n'
+        '11:   File "/opt/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 1133 in _try_get_data\n'
+        ' 3:   File "/work/train.py", line 88 in main\n'
+        '11:   File "/work/train.py", line 61 in main\n'
+    )
+    lines = [Line(number, line) for number, line in enumerate(text.splitlines(), start=1)]
+    found = {event.rank: event for event in parse_stacks(lines, file="slurm-7.out").events}
+    assert found.keys() == {3, 11}
+    assert found[3].signature == "stack-collective-wait"
+    assert found[11].line == 6
+    assert "dataloader.py" in found[11].text

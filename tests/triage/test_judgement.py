@@ -285,7 +285,7 @@ class TestEndedOnPurpose:
         folder.write(
             "sacct.txt",
             "JobID|JobName|State|ExitCode|Start|End|NodeList\n"
-            f"4711|train|COMPLETED|0:0|2026-03-02T10:00:00|2026-03-02T10:10:02|gpu-node-[001-002]\n",
+            "4711|train|COMPLETED|0:0|2026-03-02T10:00:00|2026-03-02T10:10:02|gpu-node-[001-002]\n",
         )
         verdict = folder.verdict()
         assert (verdict.cls, verdict.retry, verdict.remediation) == ("none", "same-nodes", "none")

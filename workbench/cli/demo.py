@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Triage the incident, print the verdict, write the report."""
     from workbench.cli.console import color_wanted, output, width
-    from workbench.shipped import load_example
     from workbench.report.html import render as page
     from workbench.report.terminal import render as draw
     from workbench.report.verdict_json import to_json
+    from workbench.shipped import load_example
 
     started = time.monotonic()
     incident = load_example(options.name)

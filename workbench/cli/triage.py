@@ -32,9 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-q", "--quiet", action="store_true", help="nothing on stderr but errors; table: the verdict without its evidence"
     )
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", help="all evidence and all other explanations"
-    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="all evidence and all other explanations")
     parser.add_argument(
         "--no-color", action="store_true", help="no colours (also: NO_COLOR=1; FORCE_COLOR=1 for colours in a pipe)"
     )
@@ -171,12 +169,7 @@ def _one(
         _check_stdin(path)
         with Progress(enabled=not options.quiet) as progress:
             incident = load(path, progress=progress)
-            if windows is None:
-                verdict = incident.triage()
-            else:
-                from workbench.triage.verdict import judge
-
-                verdict = judge(incident, windows)
+            verdict = incident.triage() if windows is None else incident.triage(windows)
             document = to_json(verdict, name=path, redact=hide)
     except WorkbenchError as error:
         if debug:

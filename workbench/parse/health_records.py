@@ -163,7 +163,7 @@ def record_event(record: Mapping[str, Any]) -> Event | None:
     said = str(outer.get("message") or outer.get("msg") or "")
     needle = next((str(outer[name]) for name in ("time", "ts", "timestamp") if isinstance(outer.get(name), str)), said)
     if finding is not None:
-        if finding.get("ishealthy") is True or str(finding.get("isfatal")).lower() == "none":
+        if finding.get("ishealthy") is True:
             return None
         message = str(finding.get("message") or "")
         kernel = xid_event(message)

@@ -7,13 +7,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from workbench.model import Line, Parsed, Problem
+from workbench.model import Event, Line, Parsed, Problem
 from workbench.parse.job_after import conclude
 from workbench.parse.job_launcher import file_hints, placement, world_info, world_size
 from workbench.parse.job_signatures import matcher
-from workbench.parse.job_state import SOFT, JobState, RankState, Uttered, add, details, remember
+from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, RankState, Uttered, add, details, remember
 from workbench.parse.prefix import Prefix, context, split_prefix
-from workbench.parse.progress import step_of
+from workbench.parse.progress import Step, step_of
+from workbench.parse.slurm_log import event_of
 
 __all__ = ["parse_job"]
 
@@ -28,6 +29,8 @@ _START = re.compile(
 _RESTART = re.compile(r"restart_count=(\d+)|[Rr]estart count[ :=]+(\d+)|will restart worker group")
 # [Rank 3] … | [PG ID 0 PG GUID 0(default_pg) Rank 3]   (in groups other than the default one the number is the group's own)
 _OWN_RANK = re.compile(r"\[Rank (\d+)\]|default_pg\) Rank (\d+)\]")
+# Start node check on node-d with local_world_size 8   (DLRover) | local_world_size=8
+_LOCAL_SIZE = re.compile(r"(?:node check on (\S+) with )?local_world_size['\"]?[ =:]+(\d{1,3})\b")
 _FRAMEWORK = re.compile(r"torch/distributed/|\.(?:cpp|cc|hpp|cu|h):\d+|launch\.py|site-packages|run\.py:\d+")
 _SAID = re.compile(r"Error|Exception|error:|what\(\)|Fatal|^\s*free\(|corrupt|SIG|signal|KeyboardInterrupt|DataLoader|skip")
 
@@ -57,7 +60,7 @@ def parse_job(
     -------
     Parsed
         `facts`: ``attempts``, ``ranks`` {rank: first_time, last_time, last_step, last_line, lines}, ``progress`` [(time,
-        rank, step, step_seconds, loss)], ``world_size``, ``finished``, ``first_step_time``, ``noise`` and, when there are some,
+        rank, step, step_seconds, loss, line)], ``world_size``, ``finished`` and ``finished_evidence`` (the last line that says so), ``first_step_time``, ``noise`` and, when there are some,
         ``yearless_stamps``.
     """
     rank, local_rank, attempt = file_hints(file)
@@ -120,6 +123,7 @@ def _line(job: JobState, line: Line) -> None:
             job.last[head.stream] = moment
     hits = line.hits if not job.own else tuple(job.matcher.search(text))
 
+    job.blocks.feed(line.no, head)
     if job.summary.feed(line.no, head.rest):
         if "Root Cause" in text or "Failures:" in text:
             _emit(job, line, head, moment, own_time, hits)
@@ -148,6 +152,7 @@ def _line(job: JobState, line: Line) -> None:
             said = job.headed[1]
             head.rank, head.local_rank, head.node, head.pid = said.rank, said.local_rank, said.node, said.pid
             job.headed = None
+        job.blocks.attach_head(head)
         job.raised.append(Uttered(raised, head, moment, text, job.attempt, hits, job.intro.pop(head.stream, None)))
         job.before = None
         return
@@ -192,6 +197,13 @@ def _attempts(job: JobState, no: int, head: Prefix, moment: float | None) -> Non
 
 
 def _place(job: JobState, head: Prefix, no: int) -> None:
+    if job.blocks.ranks:
+        for local, rank in job.blocks.ranks:
+            remember(job, rank, local, head.node or job.node, None, head.time, no, "torchelastic")
+        job.blocks.ranks = []
+    if "ocal_world_size" in head.rest and (found := _LOCAL_SIZE.search(head.rest[:2000])):
+        job.local_size = int(found[2])
+        job.node = job.node or found[1]
     if job.world is None or "nranks" in head.rest:
         size = world_size(head.rest[:2000])
         if size is not None and size < 1_000_000:
@@ -219,6 +231,7 @@ def _progress(job: JobState, line: Line, head: Prefix, moment: float | None) -> 
     step = step_of(head.rest)
     if step is None or step.kind == "throughput":
         return
+    _norm(job, line, head, moment, step)
     if step.loss is not None and not math.isfinite(step.loss) and head.level not in ("WARNING", "ERROR", "CRITICAL"):
         row = job.matcher.rows["loss-nan"]
         add(job, row, line.no, line.text, head, moment, {"loss": str(step.loss), "step": step.step})
@@ -233,6 +246,27 @@ def _progress(job: JobState, line: Line, head: Prefix, moment: float | None) -> 
         if len(job.progress) > _MAX_PROGRESS:
             del job.progress[::2]
             job.stride *= 2
+
+
+def _norm(job: JobState, line: Line, head: Prefix, moment: float | None, step: Step) -> None:
+    """Two steps in a row whose gradients are NaN (or infinite) diverged; one alone is a loss scale that finds its size."""
+    if step.norm is None:
+        if step.loss is not None:
+            job.norms.pop(head.rank, None)
+        return
+    if math.isfinite(step.norm):
+        job.norms.pop(head.rank, None)
+        for event in job.parsed.events:
+            if event.signature == "grad-norm-nan" and event.rank == head.rank:
+                event.role, event.data["handled"] = "context", True
+        return
+    first = job.norms.get(head.rank)
+    if first is None:
+        job.norms[head.rank] = (line.no, line.text, head, moment, 1)
+        return
+    job.norms[head.rank] = (*first[:4], first[4] + 1)
+    if first[4] == 1:
+        add(job, job.matcher.rows["grad-norm-nan"], first[0], first[1], first[2], first[3], {"norm": str(step.norm)})
 
 
 def _emit(
@@ -274,11 +308,44 @@ def _emit(
         and not head.level
     ):
         lowered = round(row.weight * 0.6, 3)  # words without their exception: quoted, or torn off it
-    if row.id == "job-finished" and job.finished is None:
-        job.finished = {"line": line.no, "text": line.text[:500], "time": moment}
+    if row.id in ("job-finished", "process-finished"):
+        done = Event(row.id, "job", line.text[:500], moment, job.file, line.no, head.node or job.node, rank=head.rank)
+        if row.id == "job-finished":
+            job.finished = done  # the last word counts
+        else:
+            job.ended = done
+    if row.origin.startswith("signatures_slurm"):
+        _slurm(job, line, head, moment, row.id)
+        return
     event = add(job, row, line.no, line.text, head, moment, data)
-    if event is not None and event.count == 1 and lowered is not None:
-        event.weight = lowered
+    if event is None:
+        return
+    if event.count == 1:
+        job.blocks.attach(line.no, head, event)
+        if lowered is not None:
+            event.weight = lowered
+
+
+def _slurm(job: JobState, line: Line, head: Prefix, moment: float | None, name: str) -> None:
+    """Slurm's own lines in the output of a job mean the same as in its logs."""
+    for event in event_of(name, line, file=job.file, node=None):
+        if len(job.parsed.events) >= MAX_EVENTS:
+            job.dropped += 1
+            return
+        if name == "slurm-node-fail" and event.node:
+            event.data["reported_by"] = event.node  # a lost node does not write: the one named is where the step was run from
+            event.node = None
+        event.attempt = job.attempt
+        if event.time is None and moment is not None:
+            event.time = moment
+            if head.time is None:
+                event.data["time_from"] = "previous"
+        key = (name, event.node, event.text)
+        if (earlier := job.index.get(key)) is not None:
+            earlier.count += 1
+            continue
+        job.index[key] = event
+        job.parsed.events.append(event)
 
 
 def _facts(job: JobState) -> None:
@@ -298,6 +365,8 @@ def _facts(job: JobState) -> None:
     facts["world_size"] = job.world
     facts["first_step_time"] = job.first_step_time
     facts["noise"] = job.noise
+    if job.finished is None and not any(event.signature.startswith(("exit-", "elastic-")) for event in job.parsed.events):
+        job.finished = job.ended
     facts["finished"] = job.finished is not None
     if job.finished is not None:
         facts["finished_evidence"] = job.finished

@@ -11,7 +11,7 @@ from workbench.catalog import Signature, Signatures, signatures
 
 __all__ = ["Matcher", "literal", "matcher", "rank_of", "specificity"]
 
-_OWN = "signatures_job"
+_OWN = ("signatures_job", "signatures_slurm")  # what is written into the output of a job
 _GRAM = 4
 _ROLE = {"cause": 2, "symptom": 1, "context": 0, "counter": 0}
 
@@ -137,7 +137,7 @@ class Matcher:
     def order(self, ids: Iterable[str]) -> list[Signature]:
         """Return the rows of these ids, the one that says most first."""
         rows = [self.rows[name] for name in dict.fromkeys(ids)]
-        own = [row for row in rows if row.origin.startswith(_OWN) or row.origin.startswith("(")]
+        own = [row for row in rows if row.origin.startswith((*_OWN, "("))]
         rest = [row for row in rows if row not in own]
         return sorted(own, key=rank_of, reverse=True) + sorted(rest, key=rank_of, reverse=True)
 

@@ -9,6 +9,7 @@ from typing import Any
 from workbench.catalog import Signature
 from workbench.model import Event, Gpu, Parsed, Placement
 from workbench.parse import ids
+from workbench.parse.job_blocks import Blocks
 from workbench.parse.job_launcher import Summary
 from workbench.parse.job_signatures import Matcher
 from workbench.parse.prefix import Context, Prefix, split_prefix
@@ -115,7 +116,11 @@ class JobState:
     headed: tuple[int, Prefix] | None = None  # a traceback whose head stands in a logger's line
     yearless: int = 0
     world: int | None = None
-    finished: dict[str, Any] | None = None
+    finished: Event | None = None
+    ended: Event | None = None  # one process of several ended well
+    blocks: Blocks = field(default_factory=Blocks)
+    norms: dict[int | None, tuple[int, str, Prefix, float | None, int]] = field(default_factory=dict)
+    local_size: int | None = None  # ranks of one node
     first_step_time: float | None = None
 
 

@@ -294,7 +294,8 @@ def _ended(
         "restarts": restarts,
         "started": epoch(raw.get("startedAt")),
         "current": now,
-        "needle": message or str(raw.get("finishedAt") or reason),
+        # a reason that says something is the line to show; Error and Completed stand everywhere
+        "needle": message or (reason if meaning else "") or str(raw.get("finishedAt") or reason),
     }
     part.events.append(meaning.apply(event) if meaning and signature == meaning.signature else event)
 

@@ -174,6 +174,13 @@ RULES: tuple[tuple[str | None, str | None, str], ...] = (
         "k8s-container-start",
     ),
     (r"Failed", r"create failed|failed to (?:create|start)|shim task|RunContainerError|CreateContainer", "k8s-container-start"),
+    (
+        r"FailedCreatePodSandBox|Failed",
+        r"VF pci addr is required|LoadConf\(\)|failed to load netconf|failed to find plugin|incompatible CNI|network-attachment-definition"
+        r"|NetworkAttachmentDefinition|no runtime for|RuntimeHandler|runtime class|failed to get delegate",
+        "k8s-sandbox-config",
+    ),
+    (r"FailedCreatePodSandBox", r"no IP addresses|assign an IP|free (?:IPs|VFs)|InsufficientFreeAddresses", "k8s-sandbox-address"),
     (r"FailedCreatePodSandBox|FailedPodSandBoxStatus|NetworkNotReady", None, "k8s-sandbox"),
     (r"FailedMount|FailedAttachVolume|FailedMapVolume|VolumeResizeFailed|ProvisioningFailed", None, "k8s-mount"),
     (r"CrashLoopBackOff|BackOff", None, "k8s-crash-loop"),

@@ -27,6 +27,17 @@ _SYSLOG = re.compile(
 )
 _POD = re.compile(r'\bpod[s]?="?\[?"?([\w.-]+)/([\w.-]+)"?')
 _UNITS = {"y": 31_536_000, "d": 86_400, "h": 3600, "m": 60, "s": 1}
+# what opens a part of `describe` output; a message of several lines may hold other words before a colon
+_SECTIONS = frozenset(
+    ("Name", "Namespace", "Labels", "Annotations", "Conditions", "Events", "Containers", "Init Containers", "Volumes", "Capacity",
+     "Allocatable", "System Info", "Taints", "Status", "Node", "Addresses", "Non-terminated Pods", "Allocated resources", "Roles")
+)  # fmt: skip
+# who reports an event; it stands where a loose row could have the name of a node
+_COMPONENT = re.compile(
+    r"(?:kubelet|multus|nodelease|kernel-monitor|kernel-message-monitor|abrt-\w+|systemd-monitor|sysctl|karpenter|kueue.*|volcano|coscheduling"
+    r"|[\w.-]*(?:scheduler|controller|controller-manager|manager|autoscaler|operator|monitor|descheduler|plugin|eviction|handler)(?:,.*)?)$"
+)
+_ASSIGNED = re.compile(r"Successfully assigned \S+ to (\S+?)\.?$")
 # words of the STATUS column that say nothing bad
 _FINE = {
     "Running",
@@ -80,11 +91,11 @@ def parse_describe(lines: Sequence[Line], *, file: str, node: str | None = None)
         if key and not key[1] and key[2] == "Name":
             _flush(block, parsed, file)
             block, in_events = _Block(node), False
-        if key and not key[1]:
+        if key and not key[1] and (not in_events or key[2] in _SECTIONS):
             in_events = key[2] == "Events"
             columns = []
         if in_events:
-            if not key or key[1]:
+            if text.strip() != "Events:":
                 _event_row(line, block, parsed, file, node)
             continue
         if columns and _table_row(line, columns, parsed, file, node):
@@ -293,6 +304,8 @@ def _event_row(line: Line, block: _Block, parsed: Parsed, file: str, node: str |
     host = block.spec.get("nodeName") or (name if block.kind == "Node" else None) or node
     if origin.startswith("kubelet, "):  # kubelet, gpu-07
         host = origin.split(", ", 1)[1]
+    elif reason == "Scheduled" and (said := _ASSIGNED.match(message)) and not block.spec.get("nodeName"):
+        block.spec["nodeName"] = host = said[1]
     _add(line, parsed, file, kind, reason, message, block.kind or "", name, host, ago)
 
 
@@ -410,7 +423,11 @@ def _plain(line: Line, parsed: Parsed, file: str, node: str | None) -> None:
             if re.fullmatch(r"[A-Z][A-Za-z]+", cell) and " " in message:
                 meaning = classify(cell, message, kind="Pod", severity="Normal")
                 if meaning:
-                    between = [one for one in cells[at + 1 : -1] if re.fullmatch(r"[a-z0-9][\w.-]*", one)]
+                    between = [
+                        one
+                        for one in cells[at + 1 : -1]
+                        if re.fullmatch(r"[a-z0-9][\w.-]*", one) and not _COMPONENT.match(one) and age(one) is None
+                    ]
                     _add(line, parsed, file, "Warning", cell, message, "Pod", cells[0], between[0] if between else where, None)
                     return
     found = dict(_matches(line))

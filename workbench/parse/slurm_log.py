@@ -26,6 +26,9 @@ _COVERED = {
     "slurm-step-create-failed": "slurm-invalid-gres",
     "slurm-pyxis": "slurm-pyxis-image",
     "slurm-chdir": "slurm-execve",
+    "slurm-execve": "slurm-spool-missing",
+    "slurm-launch-failed": "slurm-auth",
+    "slurm-pyxis-image": "slurm-image-denied",
 }
 
 

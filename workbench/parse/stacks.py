@@ -15,12 +15,13 @@ from pathlib import PurePosixPath
 
 from workbench.model import Event, Line, Parsed
 from workbench.parse.flight_recorder import rank_of_file
+from workbench.parse.prefix import Prefix, context, split_prefix
 from workbench.parse.process_list import looks_like_process_list, parse_process_list, storage_wait
 
 __all__ = ["parse_stacks"]
 
-# [default0]:  File "train.py", line 3 in f      [rank3]: Thread 0x…      [1,3]<stderr>: …
-_PREFIX = re.compile(r"^(?:\[(?:default|rank)?(?P<rank>\d+)\]:?|\[\d+,(?P<mpi>\d+)\]<\w+>:) ?")
+# a line of a dump, with or without what launchers put in front:  3:   File "train.py", line 3 in f   |   [rank3]: Thread 0x…
+_GATE = re.compile(r'File "|[Tt]hread |Process |PID|pid|Fatal Python|\(\S+\)\s*$|#\d|\[<')
 # Process 32332: /opt/venv/bin/python -u train.py
 _PROCESS = re.compile(r"^(?:Process|PID:?|== ?pid:?) (?P<pid>\d+)(?:: (?P<command>.*))?")
 # Thread 32332 (idle): "MainThread"      Thread 0x7F2A (active+gil)
@@ -127,6 +128,8 @@ class _Process:
     pid: int | None = None
     command: str = ""
     rank: int | None = None
+    local_rank: int | None = None
+    node: str | None = None
     fatal: str = ""
     threads: list[_Thread] = field(default_factory=list)
 
@@ -162,7 +165,8 @@ def parse_stacks(lines: Sequence[Line], *, file: str, rank: int | None = None) -
             continue
         event.rank = process.rank if process.rank is not None else rank
         local = _LOCAL_RANK.search(process.command)
-        event.local_rank = int(local.group(1)) if local else None
+        event.local_rank = int(local.group(1)) if local else process.local_rank
+        event.node = event.node or process.node
         event.pid = process.pid
         if worker or event.data.get("worker"):
             event.data["worker"] = int(worker.group(1)) if worker else True
@@ -174,25 +178,27 @@ def parse_stacks(lines: Sequence[Line], *, file: str, rank: int | None = None) -
 
 def _processes(lines: Sequence[Line]) -> list[_Process]:
     """The processes of a document: a py-spy header, a change of the rank prefix, or a second main thread starts a new one."""
-    found: dict[int | None, _Process] = {}
+    found: dict[str, _Process] = {}
     done: list[_Process] = []
+    ctx = context(line.text[:_LONGEST] for line in lines[:4000])
 
-    def close(key: int | None) -> None:
+    def close(key: str) -> None:
         process = found.pop(key, None)
         if process and any(t.frames for t in process.threads):
             done.append(process)
 
     for line in lines:
-        text, key = line.text[:_LONGEST], None
-        prefix = _PREFIX.match(text)
-        if prefix:
-            key = int(prefix.group("rank") or prefix.group("mpi"))
-            text = text[prefix.end() :]
+        text = line.text[:_LONGEST]
+        if not _GATE.search(text):
+            continue
+        # a frame's own indent is kept: only what launchers and collectors wrote before it is taken off
+        head = split_prefix(text, ctx) if not text.startswith("  ") or ctx.srun else Prefix(rest=text)
+        text, key = head.rest, head.stream
         header = _PROCESS.match(text)
         fatal = _FATAL.search(text)
         if header or fatal:
             close(key)
-        process = found.setdefault(key, _Process(rank=key))
+        process = found.setdefault(key, _Process(rank=head.rank, local_rank=head.local_rank, node=head.node or head.pod))
         if header:
             process.pid, process.command = int(header.group("pid")), header.group("command") or ""
         elif fatal:
@@ -231,7 +237,7 @@ def _frame(text: str, line: Line) -> _Frame | None:
     if match:
         return _Frame(match.group("name"), match.group("file") or "", line.text, line.no, native=True)
     match = _GDB_FRAME.match(text) or _PYSPY_FRAME.match(text)
-    if match:
+    if match and (match.group("line") or " " not in (match.group("file") or "")):  # "… on node-a (NVIDIA H100 80GB HBM3)" is prose
         path = match.group("file") or ""
         return _Frame(match.group("name"), path, line.text, line.no, native=not path.endswith((".py", ".pyx", ">")))
     return None

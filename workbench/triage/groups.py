@@ -112,7 +112,9 @@ def _bursts(context: Context, group: Group) -> list[Group]:
         return [group]
     bursts[-1] += untimed
     return [
-        Group(group.signature, group.cls, max(context.weight(event) for event in events), events, group.node, group.gpu, group.rank)
+        Group(
+            group.signature, group.cls, max(context.weight(event) for event in events), events, group.node, group.gpu, group.rank
+        )
         for events in bursts
     ]
 

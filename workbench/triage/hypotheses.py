@@ -16,6 +16,7 @@ __all__ = ["anchor", "class_row", "first_of_kind", "form_hypotheses", "rank_hypo
 ANCHOR = 0.3  # below this a hypothesis is mentioned, never the verdict
 LATE_COST = 0.35  # what coming later than a rival costs at most: an early generic error beats a late specific one
 _SEVERITY = {"replace-node": 6, "drain": 5, "reboot-node": 4, "reset-gpu": 3, "restart-task": 1}
+_STATES = ("driver/missing", "driver/version-mismatch", "driver/fabric-manager")
 _BY_ENTITY = ("hardware/", "driver/", "platform/node-lost")
 
 
@@ -239,14 +240,9 @@ def _advice(context: Context, hypothesis: Hypothesis, groups: list[Group]) -> No
         if r.cls == hypothesis.cls
     ]
     wanted += [str(event.data["remediation"]) for group in groups for event in group.events if event.data.get("remediation")]
-    if hypothesis.retry == "exclude-node" and hypothesis.cls in (
-        "driver/missing",
-        "driver/version-mismatch",
-        "driver/fabric-manager",
-    ):
-        # leaving the node out helps when the job has others; a node's own state alone has to be put right first
-        if not context.has_job and len(context.job_nodes) <= 1:
-            hypothesis.retry = "fix-first"
+    alone = not context.has_job and len(context.job_nodes) <= 1
+    if alone and hypothesis.retry == "exclude-node" and hypothesis.cls in _STATES:
+        hypothesis.retry = "fix-first"  # leaving the node out helps when the job has others; its state alone has to be put right
     if hypothesis.cls.startswith(("hardware/", "driver/")):
         worst = max((name for name in wanted if name in _SEVERITY), key=lambda name: _SEVERITY[name], default=None)
         if worst and _SEVERITY[worst] > _SEVERITY.get(hypothesis.remediation or "", 0):
@@ -270,8 +266,7 @@ def rank_hypotheses(context: Context, hypotheses: Sequence[Hypothesis]) -> list[
         delay = max(0.0, hypothesis.time - earliest - context.windows.same_instant)
         return hypothesis.score - LATE_COST * float(min(1.0, delay / 30.0) ** 0.5)
 
-    order = sorted(hypotheses, key=lambda h: (-worth(h), h.time if h.time is not None else float("inf")))
-    return order
+    return sorted(hypotheses, key=lambda h: (-worth(h), h.time if h.time is not None else float("inf")))
 
 
 def first_of_kind(best: Hypothesis, ordered: Sequence[Hypothesis]) -> Hypothesis:

@@ -59,12 +59,12 @@ def unify_names(context: Context) -> None:
         context.alias[pod] = context.alias.get(node, node)
     for document in incident.documents:
         addresses = document.facts.get("addresses") or {}
-        for address, node in addresses.items():
-            context.alias.setdefault(address, context.alias.get(node, node))
+        for address, name in addresses.items():
+            context.alias.setdefault(str(address), context.alias.get(str(name), str(name)))
         nodes = document.facts.get("nodes")
-        for node, facts in nodes.items() if isinstance(nodes, dict) else ():
+        for name, facts in nodes.items() if isinstance(nodes, dict) else ():
             for address in (facts or {}).get("addresses") or []:
-                context.alias.setdefault(str(address), context.alias.get(node, node))
+                context.alias.setdefault(str(address), context.alias.get(str(name), str(name)))
     for one in incident.series:
         instance = (one.labels.get("instance") or "").rsplit(":", 1)[0]
         if one.node and re.fullmatch(r"\d+\.\d+\.\d+\.\d+", instance):

@@ -25,9 +25,11 @@ def read_progress(context: Context) -> None:
             have = context.rank_last.get(rank)
             if have is None or (last.get("last_time") or 0) > (have.get("last_time") or 0):
                 context.rank_last[rank] = last
-        for attempt in facts.get("attempts") or []:
-            if isinstance(attempt, dict) and isinstance(attempt.get("time"), (int, float)):
-                starts.append((int(attempt.get("attempt") or 0), float(attempt["time"])))
+        starts += [
+            (int(attempt.get("attempt") or 0), float(attempt["time"]))
+            for attempt in facts.get("attempts") or []
+            if isinstance(attempt.get("time"), (int, float))
+        ]
         evidence = facts.get("finished_evidence")
         if isinstance(evidence, Event):
             context.finished.append(evidence)

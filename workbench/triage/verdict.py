@@ -67,13 +67,13 @@ def _verdict(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> Ve
         clock_skew=dict(context.skew),
         decided_by=_decided_by(context, best),
     )
+    verdict.ties = _ties(context, best, rivals)
     _share(verdict)
     for rival in verdict.hypotheses:
         rival.why_not = rival.why_not or _why_not(best, rival)
     verdict.victim_records = find_victims(context, best)
     verdict.coverage = assess_coverage(context, best)
     verdict.degraded = context.incident.__dict__.get("_degraded", [])
-    verdict.ties = _ties(context, best, rivals)
     verdict.next_steps = next_steps(context, verdict)
     verdict.summary = summarise(context, verdict)
     return verdict
@@ -141,15 +141,9 @@ def _why_not(best: Hypothesis, rival: Hypothesis) -> str:
 
 def _ties(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> list[str]:
     """Say where order was decided by less than the clocks can tell."""
-    said = []
-    for rival in rivals:
-        if (
-            rival.time is not None
-            and best.time is not None
-            and rival.score > 0.3
-            and abs(rival.time - best.time) <= context.windows.same_instant
-        ):
-            said.append(
-                f"{rival.cls} at {rival.node or rival.rank} is within {context.windows.same_instant:g} s of the verdict's first evidence: their order is not certain"
-            )
-    return said[:5]
+    window = context.windows.same_instant
+    return [
+        f"{rival.cls} at {rival.node or rival.rank} is within {window:g} s of the verdict's first evidence: their order is not certain"
+        for rival in rivals
+        if rival.time is not None and best.time is not None and rival.score > 0.3 and abs(rival.time - best.time) <= window
+    ][:5]

@@ -95,11 +95,11 @@ def pcie_floods(context: Context, outcome: Outcome) -> None:
     """
     floods: dict[tuple[str | None, str], list[Event]] = defaultdict(list)
     for event in context.events:
-        if event.signature == "aer-corrected" and context.in_job(event.node) is not False:
-            if context.start is None or event.time is None or event.time >= context.start - context.windows.before_start:
-                floods[
-                    event.node, str(event.data.get("port") or event.data.get("device") or (event.gpu and event.gpu.pci) or "")
-                ].append(event)
+        if event.signature != "aer-corrected" or context.in_job(event.node) is False:
+            continue
+        if context.start is None or event.time is None or event.time >= context.start - context.windows.before_start:
+            port = event.data.get("port") or event.data.get("device") or (event.gpu and event.gpu.pci) or ""
+            floods[event.node, str(port)].append(event)
     for (node, port), events in floods.items():
         count = sum(event.count for event in events)
         gpu = next((event.gpu for event in events if event.gpu is not None), None)
