@@ -133,6 +133,6 @@ def test_dumps_of_several_ranks_behind_srun_numbers() -> None:
     lines = [Line(number, line) for number, line in enumerate(text.splitlines(), start=1)]
     found = {event.rank: event for event in parse_stacks(lines, file="slurm-7.out").events}
     assert found.keys() == {3, 11}
-    assert found[3].signature == "stack-collective-wait"
+    assert found[3].signature == "stack-in-collective"
     assert found[11].line == 6
     assert "dataloader.py" in found[11].text

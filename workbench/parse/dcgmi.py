@@ -53,6 +53,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"SRAM .*threshold", "DCGM_FR_SRAM_THRESHOLD"),
     (r"double.bit|ecc_dbe|\bDBE\b|uncorrectable (?:ECC|memory)|volatile DBE", "DCGM_FR_VOLATILE_DBE_DETECTED"),
     (r"single.bit|ecc_sbe|\bSBE", "DCGM_FR_VOLATILE_SBE_DETECTED"),
+    (r"miscompare failure in the L1", "DCGM_FR_L1TAG_MISCOMPARE"),
     (r"faulty memory|memory mismatch|miscompare", "DCGM_FR_FAULTY_MEMORY"),
     (r"PCIe replay", "DCGM_FR_PCI_REPLAY_RATE"),
     (r"PCIe.*generation|link generation", "DCGM_FR_PCIE_GENERATION"),

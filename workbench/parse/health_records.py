@@ -129,7 +129,11 @@ def _meaning(finding: Mapping[str, Any], message: str) -> Meaning | None:
     if number is None and said and int(said[1]):
         number = said[1]
     if number is not None:
-        return Meaning(f"xid-{number}", code=int(number), data={"monitor": reason})
+        meaning = Meaning(f"xid-{number}", code=int(number), data={"monitor": reason})
+        if 144 <= int(number) <= 150:
+            # NVLink 5: only the kernel's own line says whether it was fatal, and most are not
+            meaning.role, meaning.weight = "context", 0.2
+        return meaning
     dcgm = next((found[0] for code in codes if (found := _DCGM.match(code))), None)
     row = next((row for row in table("dcgm_errors") if row["name"] == dcgm), None) if dcgm else None
     if dcgm and (row is None or row["class"] == "unknown"):

@@ -60,8 +60,8 @@ def parse_job(
     -------
     Parsed
         `facts`: ``attempts``, ``ranks`` {rank: first_time, last_time, last_step, last_line, lines}, ``progress`` [(time,
-        rank, step, step_seconds, loss, line)], ``world_size``, ``finished`` and ``finished_evidence`` (the last line that says so), ``first_step_time``, ``noise`` and, when there are some,
-        ``yearless_stamps``.
+        rank, step, step_seconds, loss, line)], ``world_size``, ``finished`` and ``finished_evidence`` (the last line that says
+        so), ``first_step_time``, ``noise`` and, when there are some, ``yearless_stamps``.
     """
     rank, local_rank, attempt = file_hints(file)
     sample = lines if len(lines) <= _SAMPLE else [*lines[: _SAMPLE // 2], *lines[-_SAMPLE // 2 :]]
@@ -328,7 +328,7 @@ def _emit(
 
 def _slurm(job: JobState, line: Line, head: Prefix, moment: float | None, name: str) -> None:
     """Slurm's own lines in the output of a job mean the same as in its logs."""
-    for event in event_of(name, line, file=job.file, node=None):
+    for event in event_of(name, line, file=job.file, node=head.node or job.node):
         if len(job.parsed.events) >= MAX_EVENTS:
             job.dropped += 1
             return

@@ -24,12 +24,36 @@ def conclude(job: JobState) -> None:
     """Add to a job's events what follows from all of its lines together."""
     _failures(job)
     _exceptions(job)
-    attribute(job.parsed, job.summary.failures, one_node=len(job.ctx.hosts) <= 1)
+    attribute(job.parsed, job.summary.failures, one_node=len(job.ctx.hosts) <= 1, local_size=job.local_size)
     _echoes(job)
     _last_words(job)
     _divergence(job)
     _missing(job)
     _skipped(job)
+    _reruns(job)
+    _no_driver(job)
+
+
+def _reruns(job: JobState) -> None:
+    """Megatron ran a suspicious step again: its conclusion says what the first unexpected result of that rank was."""
+    rows = job.matcher.rows
+    for event in job.parsed.events:
+        if not event.signature.startswith("megatron-sdc-"):
+            continue
+        for other in job.parsed.events:
+            same = other.rank == event.rank and event.rank is not None and (other.line or 0) < (event.line or 0)
+            if same and other.signature == "megatron-unexpected-result" and other.cls is None:
+                other.cls, other.weight = rows[event.signature].cls, event.weight or rows[event.signature].weight
+                other.node, other.gpu, other.data["at_fault"] = event.node, event.gpu, "gpu"
+
+
+def _no_driver(job: JobState) -> None:
+    """Without any driver the CUDA runtime says that the driver is too old: of a container that got none, that is no version trouble."""
+    if not any(event.signature == "container-no-driver" for event in job.parsed.events):
+        return
+    for event in job.parsed.events:
+        if event.signature == "cuda-driver-insufficient":
+            event.role, event.cls, event.weight = "symptom", "driver/missing", 0.2
 
 
 def _failures(job: JobState) -> None:
@@ -112,6 +136,8 @@ def _exceptions(job: JobState) -> None:
         raised, head, moment, text, attempt, intro = one.raised, one.head, one.time, one.text, one.attempt, one.intro
         ordered = [row for row in job.matcher.order(one.hits) if row.id not in SOFT and row.layer != "noise"]
         row = ordered[0] if ordered else rows["python-exception"]
+        if intro is not None and intro.level in ("DEBUG", "INFO"):
+            intro = None  # a logger that passes an exception on says so at a higher level: this line has nothing to do with it
         if intro is not None and head.rank is None and not head.stream:
             head.rank, head.local_rank, head.node = intro.rank, intro.local_rank, head.node or intro.node
         data: dict[str, Any] = {"exception": raised.exception, "message": raised.message[:500], "frames": raised.frames}
@@ -171,6 +197,9 @@ def _exceptions(job: JobState) -> None:
         )  # fmt: skip
         if (index := data.pop("gpu_index", None)) is not None:
             event.gpu = Gpu(index=index)
+        if isinstance(named := data.pop("rank", None), int):
+            event.rank = named
+        event.node = data.pop("node", None) or event.node
         if data.get("handled"):
             event.role = "context"
         done[key] = events[id(raised)] = event
@@ -225,17 +254,23 @@ def _fold(job: JobState, exceptions: list[Event]) -> None:
 
 
 def _echoes(job: JobState) -> None:
-    """The watchdog and C++'s last message repeat an error that the rank has raised: said once more, it is no second cause."""
+    """
+    The watchdog and C++'s last message repeat an error that the rank has raised: said once more, it is no second cause.
+
+    Nor is the exception that ends on what its own C++ layer logged a moment before (a name that could not be resolved).
+    """
     rows = job.matcher.rows
     first: dict[tuple[str, int | None, int | None], Event] = {}
     for event in job.parsed.events:
         if (event.role or rows[event.signature].role) != "cause" or not event.signature.startswith(
-            ("cuda-", "cublas-", "cudnn-")
+            ("cuda-", "cublas-", "cudnn-", "dns-", "nccl-", "store-", "gloo-", "py-threads-")
         ):
             continue
         key = (event.signature, event.rank, event.attempt)
         earlier = first.setdefault(key, event)
         again = "c10d-taking-down" in event.data.get("also", ()) or event.text.lstrip().startswith("what():")
+        if not event.signature.startswith(("cuda-", "cublas-", "cudnn-")):
+            again = "exception" in event.data and "exception" not in earlier.data
         if earlier is not event and again:
             event.role = "symptom"
             event.data["echo_of"] = earlier.line
@@ -254,9 +289,9 @@ def _last_words(job: JobState) -> None:
         rank = head.rank
         if rank is None:
             rank = next((f.rank for f in job.summary.failures if f.local_rank == -1 - key and key < 0), None)
-        if (attempt, rank) in blamed or (attempt, None) in blamed or (job.own and _is_noise(job, text)):
+        if (attempt, rank) in blamed or (attempt, None) in blamed:
             continue
-        if any(event.line == no for event in job.parsed.events) or _is_noise(job, text):
+        if any(event.line == no for event in job.parsed.events) or _known(job, text):
             continue
         code = codes.get(rank)
         if code is None and (codes or any(a == attempt for a, _ in blamed)):
@@ -275,9 +310,10 @@ def _last_words(job: JobState) -> None:
     job.parsed.events.sort(key=lambda event: event.line or 0)
 
 
-def _is_noise(job: JobState, text: str) -> bool:
-    ordered = job.matcher.order(job.matcher.search(text))
-    return bool(ordered) and ordered[0].layer == "noise"
+def _known(job: JobState, text: str) -> bool:
+    """Tell whether the tables know a line: noise, and consequences of something else, are nobody's last words."""
+    ordered = [row for row in job.matcher.order(job.matcher.search(text)) if row.id not in SOFT]
+    return bool(ordered) and ordered[0].layer != "generic"
 
 
 def _missing(job: JobState) -> None:

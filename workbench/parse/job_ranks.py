@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.model import Event, Parsed, Placement
+from workbench.model import Event, Gpu, Parsed, Placement
 from workbench.parse.ids import same_node
 from workbench.parse.job_launcher import Failure
 
@@ -12,6 +12,8 @@ __all__ = ["attribute"]
 
 _CRASHES = ("native-", "fatal-python-error", "torch-terminate-called", "c10d-shape-mismatch")
 _CUDA = ("cuda-", "cublas-", "cudnn-", "nccl-unhandled-cuda")
+_OF_THE_DEVICE = ("cuda-ecc-uncorrectable", "cuda-contained-error", "cuda-nvlink-uncorrectable", "cuda-unknown-error", "nvml-gpu-lost")
+_REPORTS = ("elastic-exit", "composer-rank-ended", "ray-worker-failed", "exit-code", "exit-worker")  # one line, one worker
 # endings that the launcher itself brings about, so that they say nothing about who began
 _ENDED_BY_OTHERS = (-15, -9, 0, None)
 
@@ -51,7 +53,56 @@ def _from_placements(event: Event, placements: Sequence[Placement], one_node: bo
     return None
 
 
-def attribute(parsed: Parsed, failures: Sequence[Failure], *, one_node: bool = True) -> None:
+def _ended(parsed: Parsed, failures: Sequence[Failure], one_node: bool, local_size: int | None) -> list[Failure]:
+    """Return whose end was no follow-up: of the agent's summary, else of what other launchers report one line a worker."""
+    if failures:
+        return [failure for failure in failures if failure.code not in _ENDED_BY_OTHERS]
+    seen = {event.rank for event in parsed.events if event.rank is not None}
+    base = min(seen) // local_size * local_size if local_size and seen else 0
+    if seen and local_size and max(seen) >= base + local_size:
+        base = 0  # ranks of several nodes: the file is not one agent's
+        one_node = False
+    ended: dict[tuple[int | None, int], Failure] = {}
+    for event in parsed.events:
+        if event.signature not in _REPORTS and not event.signature.startswith("exit-sig"):
+            continue
+        rank, local = event.rank, event.local_rank
+        if event.signature == "elastic-exit" and local is not None and one_node and (rank is None or local_size):
+            rank = event.rank = base + local
+        elif rank is None and local is not None and one_node:
+            rank = base + local
+        code = event.code if event.code is not None else 1
+        if rank is not None and code not in _ENDED_BY_OTHERS:
+            ended.setdefault(
+                (event.attempt, rank), Failure(event.line or 0, event.text, rank=rank, local_rank=local, code=code, attempt=event.attempt)
+            )
+    return list(ended.values())
+
+
+def _drop_wrong_devices(parsed: Parsed) -> None:
+    """
+    Forget a device number that cannot be the node's.
+
+    It counts the devices that the process may see; a placement that names another one knows better, and "GPU 0" in a process
+    that is not the first of its node mostly means that it sees one device only.
+    """
+    placed = {
+        (one.attempt, one.rank): one.gpu.index
+        for one in parsed.placements
+        if one.rank is not None and one.gpu is not None and one.gpu.index is not None
+    }
+    for event in parsed.events:
+        if event.gpu is None or event.gpu.index is None or event.gpu.pci or event.rank is None:
+            continue
+        known = placed.get((event.attempt, event.rank))
+        local = event.local_rank if event.local_rank is not None else event.rank % 8
+        if known is not None and known != event.gpu.index:
+            event.gpu = Gpu(index=known)
+        elif event.gpu.index == 0 and local != 0 and event.signature.startswith(("cuda-oom", "cublas-", "cudnn-")):
+            event.gpu = None
+
+
+def attribute(parsed: Parsed, failures: Sequence[Failure], *, one_node: bool = True, local_size: int | None = None) -> None:
     """
     Fill in ranks in place; `data["rank_from"]` says from what.
 
@@ -64,6 +115,7 @@ def attribute(parsed: Parsed, failures: Sequence[Failure], *, one_node: bool = T
         if one.rank is not None and one.node:
             key = (one.attempt, one.rank)
             names[key] = one.node if key not in names or names[key] == one.node else None
+    ended = _ended(parsed, failures, one_node, local_size)
     blank = [event for event in parsed.events if event.rank is None]
     reported: dict[tuple[int | None, str], set[int | None]] = {}
     for event in parsed.events:
@@ -79,19 +131,20 @@ def attribute(parsed: Parsed, failures: Sequence[Failure], *, one_node: bool = T
         ):
             continue
         rank, how = _from_placements(event, parsed.placements, one_node), "placement"
-        own = [
-            failure for failure in failures if failure.attempt in (None, event.attempt) and failure.code not in _ENDED_BY_OTHERS
-        ]
+        own = [failure for failure in ended if failure.attempt in (None, event.attempt)]
         if rank is None and event.signature.startswith(_CRASHES):
             rank, how = _unique({failure.rank for failure in own if failure.code is not None and failure.code < 0}), "exit-code"
         if rank is None and event.signature.startswith(_CUDA):
             rank, how = _unique(set(reported.get((event.attempt, event.signature), set()))), "same-error"
-        once = "exception" in event.data and raised.get((event.attempt, event.text)) == 1
+        once = ("exception" in event.data and raised.get((event.attempt, event.text)) == 1) or event.signature == "app-last-words"
         if rank is None and once and len(own) == 1 and not event.data.get("handled"):
             rank, how = own[0].rank, "exit-code"
         if rank is not None:
             event.rank = rank
             event.data["rank_from"] = how
+            if how == "exit-code" and event.gpu is None and event.signature in _OF_THE_DEVICE and own[0].local_rank is not None:
+                event.gpu = Gpu(index=own[0].local_rank)
     for event in parsed.events:
         if event.node is None and event.rank is not None:
             event.node = names.get((event.attempt, event.rank))
+    _drop_wrong_devices(parsed)

@@ -187,6 +187,8 @@ def _behind_a_bad_disk(run: Run) -> None:
             found = next((event for name, event in bad.items() if disk.startswith(name)), None)
             if found is None and not disk:
                 found = next(iter(bad.values()), None)
+            if found is not None and found.cls == "platform/storage" and found.signature != "netblock-error":
+                continue  # the same class: the file system's own row says what to do
             if found is not None and 0 <= _gap(found, event) <= _LOSS_SECONDS:
                 event.role, event.weight = "symptom", 0.4
                 event.cls = found.cls or _DISK[found.signature]

@@ -338,7 +338,7 @@ def _event(item: Mapping[str, Any], part: Parsed, where: Mapping[str, str]) -> N
     event = Event(
         meaning.signature,
         "kubernetes",
-        f"{severity} {reason} {kind.lower()}/{name} {component}: {message}",
+        f"{kind.lower()}/{name} {component}: {message or reason}",  # the reason is in data: here stands what was said
         first,
         node=node,
         gpu=gpu_in(message) if kind == "Node" or meaning.signature.startswith(("xid", "sxid", "k8s-gpu", "k8s-device")) else None,

@@ -284,7 +284,7 @@ def _ended(
     if signature == "k8s-exit" and code in (126, 127):
         signature = "k8s-exit-command"
     how = "ended" if now else "ended before"
-    text = f'pod/{base["pod"]} container {container} {how} "exitCode": {code} reason {reason} {message}'.rstrip()
+    text = f'pod/{base["pod"]} container {container} {how} "exitCode": {code}, "reason": "{reason}" {message}'.rstrip()
     event = Event(signature, "kubernetes", text, end, code=code)
     event.data = {
         "container": container,

@@ -96,7 +96,11 @@ def _bare(path: str) -> str:
 def _stem(base: str) -> str | None:
     base = _bare(base)
     parts = re.split(r"([-_.])", base)
-    while len(parts) > 2 and parts[-1].lower() in _WORDS and not _tail_is_name(parts):
+    while len(parts) > 2 and (
+        # dgx-37-dmesg-efi-175263681601001: the number of a dump, or the day it was taken, behind a tool's word
+        (len(parts) > 4 and re.fullmatch(r"\d{6,}", parts[-1]) and parts[-3].lower() in _WORDS)
+        or (parts[-1].lower() in _WORDS and not _tail_is_name(parts))
+    ):
         del parts[-2:]
     while len(parts) > 2 and parts[0].lower() in _WORDS and parts[0].lower() not in ("gpu", "node", "host"):
         del parts[:2]

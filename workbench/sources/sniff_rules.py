@@ -43,6 +43,7 @@ KERNEL_STAMP = lines(
     r"(?:[\w.-]+: )?\[ *[^\W\d_]{1,10}[.,]? +[^\W_]{1,12}\.? +\d{1,2}\.? +\d\d:\d\d:\d\d(?:[.,]\d+)?(?: \d{4})?\] ",
     r"(?:kern|user|daemon) *:\w+ *: ",
     r"\d{1,3},\d+,\d+,[-c]",
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:?\d\d ",  # dmesg --time-format iso: a comma, microseconds and no host
     r"\S+: kern: +\w+: \[",
     r"(?:Panic|Oops|Emergency)#\d+ Part\d+",
 )
@@ -50,7 +51,7 @@ KERNEL_STAMP = lines(
 KERNEL_NAME = re.compile(r"^.{0,80}?(?<!\w)kernel(?:\[\d+\])?: ")
 # the body of a kernel line, for logs whose stamps were cut off
 KERNEL_BODY = re.compile(
-    r"^\W*(?:\d\d:\d\d:\d\d(?:[.,]\d+)?\]?[ \t]+)?(?:NVRM: |Xid \d{1,3} (?:\(?PCI|on |at )|nvidia[\w-]*: |nvidia-nvswitch\d*: |nvidia-nvlink|nvidia-uvm|nvidia-peermem|pcieport |"
+    r"^\W*(?:(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t]+)?(?:NVRM: |Xid \d{1,3} (?:\(?PCI|on |at )|nvidia[\w-]*: |nvidia-nvswitch\d*: |nvidia-nvlink|nvidia-uvm|nvidia-peermem|pcieport |"
     r"AER: |EDAC |mce: |mlx5_core |bnxt_en |"
     r"nvme\d|nvme |I/O error, dev |EXT4-fs|XFS \(|BTRFS|blk_update_request|Lustre|LNet|BUG: |watchdog: |"
     r"INFO: task |INFO: rcu|rcu: |"

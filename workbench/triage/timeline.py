@@ -4,6 +4,7 @@ Turn the stamps of many clocks into one timeline: skew and time zones corrected,
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from statistics import median
 
@@ -11,6 +12,8 @@ from workbench.model import Event
 from workbench.triage.context import JOB_SOURCES, Context, Life
 
 __all__ = ["bound_times", "correct_local_time", "estimate_skew", "find_failure", "read_progress"]
+
+_HALF_HOUR = 1800.0
 
 
 def read_progress(context: Context) -> None:
@@ -123,41 +126,38 @@ def find_failure(context: Context) -> None:
 
 def correct_local_time(context: Context, events: list[Event]) -> None:
     """
-    Correct kernel logs in local time without zone: a whole number of quarter hours brings their last line to the others' end.
+    Correct kernel logs in local time without zone: whole half-hours bring their last line to the others' end.
 
-    Logs are collected together, so the newest kernel lines of all nodes lie close; a log that ends hours away is in another zone.
+    Logs are collected together, so the newest kernel lines of all nodes lie close; a log that ends hours away is in another zone. With
+    no log of known zone the job's own end is the reference, which collection may follow by minutes but not precede.
     """
     ends: dict[str, float] = {}
     naive: set[str] = set()
     for document in context.incident.documents:
-        if document.kind == "kernel-log":
-            last = document.facts.get("last_time")
-            if not isinstance(last, (int, float)):
-                last = max(
-                    (event.time for event in events if event.file == document.name and event.time is not None), default=None
-                )
-            if last is not None:
-                ends[document.name] = float(last)
-                if document.facts.get("naive_local"):
-                    naive.add(document.name)
+        if document.kind != "kernel-log":
+            continue
+        last = document.facts.get("last")
+        if not isinstance(last, (int, float)):
+            last = max((event.time for event in events if event.file == document.name and event.time is not None), default=None)
+        if last is not None:
+            ends[document.name] = float(last)
+            if document.facts.get("naive_local"):
+                naive.add(document.name)
     sure = [time for name, time in ends.items() if name not in naive]
-    reference = (
-        max(sure)
-        if sure
-        else max((last["last_time"] for last in context.rank_last.values() if last.get("last_time")), default=None)
-    )
+    stamps = [last["last_time"] for last in context.rank_last.values() if last.get("last_time")]
+    reference = max(sure) if sure else max(stamps, default=None)
     if reference is None:
         return
     for name in naive:
-        quarter = round((ends[name] - reference) / 900.0)
-        offset = quarter * 900.0
-        if abs(offset) >= 900.0 and abs(offset) <= 14 * 3600.0 and abs(ends[name] - reference - offset) < 400.0:
-            for event in events:
-                if event.file == name and event.time is not None:
-                    event.time -= offset
-                    if event.last is not None:
-                        event.last -= offset
-                    event.data["utc_offset"] = offset
+        ahead = ends[name] - reference
+        offset = round(ahead / 900.0) * 900.0 if sure else math.floor((ahead + 120.0) / _HALF_HOUR) * _HALF_HOUR
+        if not offset or abs(offset) > 14 * 3600.0 or (sure and abs(ahead - offset) >= 400.0):
+            continue
+        for event in events:
+            if event.file == name and event.time is not None:
+                event.time -= offset
+                event.last = event.last - offset if event.last is not None else None
+                event.data["utc_offset"] = offset
 
 
 def bound_times(events: list[Event]) -> None:

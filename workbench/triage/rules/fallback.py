@@ -119,12 +119,14 @@ def symptoms(context: Context, outcome: Outcome) -> None:
             continue
         if best is None or context.weight(event) > context.weight(best):
             best = event
-        if context.weight(event) >= 0.4 and _in_time(context, event):
+        cls = context.cls(event)
+        known = any(group.cls == cls and group.score >= 0.35 for group in outcome.alive() if group.signature != event.signature)
+        if context.weight(event) >= 0.4 and _in_time(context, event) and not known:
             event.data["promoted"] = True
             group = outcome.add(
                 context,
                 event.signature,
-                context.cls(event),
+                cls,
                 0.8 * context.weight(event),
                 [event],
                 node=event.node,

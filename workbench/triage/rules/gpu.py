@@ -188,7 +188,7 @@ def supports(context: Context, outcome: Outcome) -> None:
         ]
         if known:  # a device that the platform took away has the fault that its own evidence shows
             best = max(known, key=lambda g: g.score)
-            group.cls, group.gpu = best.cls, best.gpu
+            group.cls, group.gpu = best.cls, best.gpu or group.gpu
     hardware = [
         g
         for g in outcome.alive()
@@ -218,4 +218,6 @@ def supports(context: Context, outcome: Outcome) -> None:
         if mates and group.cls != "user/illegal-memory-access":
             best = max(mates, key=lambda g: g.score)
             group.cls = best.cls
-            group.gpu = best.gpu
+            group.gpu = best.gpu or group.gpu
+            for event in group.events:
+                event.data["supports"] = best.signature  # it shows the fault's consequence, not the fault

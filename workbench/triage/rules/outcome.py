@@ -24,7 +24,7 @@ class Outcome:
     def alive(self, *prefixes: str) -> Iterator[Group]:
         """Groups that are not dismissed and whose signature starts with one of the prefixes."""
         for group in self.groups:
-            if not group.dismissed and group.signature.startswith(prefixes):
+            if not group.dismissed and (not prefixes or group.signature.startswith(prefixes)):
                 yield group
 
     def add(
