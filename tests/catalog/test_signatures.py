@@ -31,7 +31,6 @@ def test_there_are_rows_of_every_layer() -> None:
         "torchelastic",
         "python",
         "storage",
-        "slurm",
         "vllm",
         "sglang",
         "ray",

@@ -11,7 +11,7 @@ from workbench.model import Event, Line, Parsed, Problem
 from workbench.parse.job_after import conclude
 from workbench.parse.job_launcher import file_hints, placement, world_info, world_size
 from workbench.parse.job_signatures import matcher
-from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, RankState, Uttered, add, details, remember
+from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, RankState, Uttered, add, cut, details, remember
 from workbench.parse.prefix import Prefix, context, split_prefix
 from workbench.parse.progress import Step, step_of
 from workbench.parse.slurm_log import event_of
@@ -336,6 +336,7 @@ def _slurm(job: JobState, line: Line, head: Prefix, moment: float | None, name: 
             event.data["reported_by"] = event.node  # a lost node does not write: the one named is where the step was run from
             event.node = None
         event.attempt = job.attempt
+        event.text = cut(line.text, job.matcher.compiled(job.matcher.rows[name]))
         if event.time is None and moment is not None:
             event.time = moment
             if head.time is None:

@@ -285,6 +285,14 @@ def _weigh(meaning: Meaning, message: str) -> Meaning:
     elif meaning.signature == "k8s-gpu-injection":
         if "version mismatch" in message:
             meaning.cls, meaning.weight = "driver/version-mismatch", 0.9
+        elif "unsatisfied condition" in message or "requirement error" in message:
+            meaning.cls, meaning.weight = "driver/version-mismatch", 0.75  # the image asks for a newer driver
+        elif re.search(r"rpc error: timed out|timed out: unknown", message):
+            meaning.cls, meaning.weight = "driver/hang", 0.7
+        elif re.search(r"nvml error: (?:gpu is lost|unknown error)", message):
+            meaning.cls, meaning.weight = "hardware/gpu-lost", 0.65
+        elif re.search(r"(?:mount|ldcache|permission|container) error: |could not select device driver|unresolvable CDI", message):
+            meaning.cls, meaning.weight = "platform/config", 0.7
         elif "unknown device" in message:
             meaning.cls, meaning.weight = "hardware/gpu-lost", 0.5
     return meaning

@@ -11,6 +11,8 @@ __all__ = ["LIMIT", "expand", "fold"]
 LIMIT = 65_536
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?$")
+# node-[a-h]: no form of Slurm's own, but people write lists of lettered hosts so
+_LETTERS = re.compile(r"([a-z])-([a-z])$|([A-Z])-([A-Z])$|([A-Za-z])$")
 _TAIL_NUMBER = re.compile(r"(.*?)(\d+)(\D*)$", re.DOTALL)
 _NOTHING = {"", "(null)", "n/a", "none", "none assigned", "unknown"}  # what Slurm prints where there is no node
 
@@ -96,6 +98,11 @@ def _choices(inside: str, limit: int) -> list[str] | None:
                 return None
             width = len(span[1])
             found += [str(number).rjust(width, "0") for number in range(low, min(high, low + limit) + 1)]
+        elif (letters := _LETTERS.match(item)) and "-" in inside:
+            first, last = letters[1] or letters[3] or letters[5], letters[2] or letters[4] or letters[5]
+            if last < first:
+                return None
+            found += [chr(code) for code in range(ord(first), ord(last) + 1)]
         elif "[" in item and item.count("[") == item.count("]") and item.count("[") <= 4:
             found += _expand_one(item, limit)
         else:

@@ -64,7 +64,7 @@ class Limits:
     whole: int = 8 * MIB
     head: int = MIB // 4
     tail: int = 2 * MIB
-    text: int = 64 * MIB
+    text: int = 16 * MIB
     data: int = 128 * MIB
     raw: int = 512 * MIB
     per_signature: int = 2000
@@ -180,7 +180,7 @@ def _share(found: list[Found], limits: Limits) -> int:
     for at, size in enumerate(sizes):
         equal = room // (len(sizes) - at)
         if size > equal:
-            return max(equal, 4096)
+            return max(equal, 512)
         room -= size
     return limits.whole
 
@@ -363,8 +363,9 @@ class _Reader:
                 yield from self._failed(member, document)
             yield document
             return
-        head_size = min(self.limits.head, max(share // 8, 1024))
-        tail_size = min(self.limits.tail, max(share - head_size, 3072))
+        # where a job's log begins (who am I) costs little; how it ends says most
+        head_size = min(self.limits.head, max(share // 8, 256))
+        tail_size = min(self.limits.tail, max(share - head_size, 512))
 
         source: Any = member.path if member.path is not None and not utf16 else stream
         result = self.scan.scan(

@@ -140,7 +140,11 @@ def _evidence(groups: list[Group], lead: Group) -> list[Event]:
     for group in [strongest, *sorted(groups, key=lambda g: (g.first is None, g.first or 0.0, g.events[0].order))]:
         head = min(group.events, key=order)
         known = {event.source for event in heads}
-        if head not in heads and not head.data.get("supports") and (head.source not in known or (group is strongest and group.score > lead.score + 0.1)):
+        if (
+            head not in heads
+            and not head.data.get("supports")
+            and (head.source not in known or (group is strongest and group.score > lead.score + 0.1))
+        ):
             heads.append(head)
     for event in sorted(lead.events, key=order):
         same = event.data.get("name") == first.data.get("name") and event.pid == first.pid and event.rank == first.rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from workbench.model import Event
-from workbench.triage.context import Context, slot
+from workbench.triage.context import Context, life_of, slot
 from workbench.triage.groups import Group
 from workbench.triage.rules.outcome import Outcome
 
@@ -100,7 +100,8 @@ def pcie_floods(context: Context, outcome: Outcome) -> None:
         if context.start is None or event.time is None or event.time >= context.start - context.windows.before_start:
             port = event.data.get("port") or event.data.get("device") or (event.gpu and event.gpu.pci) or ""
             floods[event.node, str(port)].append(event)
-    for (node, port), events in floods.items():
+    for (node, port), seen in floods.items():
+        events = _last_occasion(context, seen)
         count = sum(event.count for event in events)
         gpu = next((event.gpu for event in events if event.gpu is not None), None)
         mates = [group for group in outcome.alive("metric-pcie", "pcie-width", "smi-link", "lspci-link") if group.node == node]
@@ -121,6 +122,22 @@ def pcie_floods(context: Context, outcome: Outcome) -> None:
                 rank=context.rank_on(node, gpu),
                 note=f"{count} corrected errors on {port or 'one port'}",
             )
+
+
+def _last_occasion(context: Context, events: list[Event]) -> list[Event]:
+    """Return the errors that belong to the job's end: the last run of them without ten quiet minutes, if it reached the last steps."""
+    timed = sorted((event for event in events if event.time is not None), key=lambda e: e.time or 0.0)
+    if not timed:
+        return events
+    run = [timed[-1]]
+    for event in reversed(timed[:-1]):
+        if (run[-1].time or 0.0) - (event.last or event.time or 0.0) > 600.0:
+            break
+        run.append(event)
+    life = life_of(context, timed[-1].time)
+    if life is not None and life.stop is not None and (timed[-1].last or timed[-1].time or 0.0) < life.stop - 120.0:
+        return []
+    return run[::-1]
 
 
 def whole_node(context: Context, outcome: Outcome) -> None:
