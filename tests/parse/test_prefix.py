@@ -115,3 +115,44 @@ def test_pdsh_names_are_nodes_only_when_the_whole_file_has_them() -> None:
 )
 def test_hostile_head_raises_nothing(text: str) -> None:
     assert split_prefix(text, YEAR).rest is not None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["0: [rank3]: Traceback (most recent call last):", "1: [rank8]: RuntimeError: CUDA error", "1: main()"],
+        ["0: [default3]:loading", "1: [default0]:loading", "1: [rank8]: RuntimeError: CUDA error", "1: x"],
+        ["1: node-b:77:912 [4] NCCL INFO a", "1: node-b:78:915 [5] NCCL INFO b", "1: [rank8]: RuntimeError: CUDA error"],
+    ],
+)
+def test_numbers_of_tasks_that_start_several_ranks_are_no_ranks(lines: list[str]) -> None:
+    ctx = context(lines)
+    assert ctx.tasks
+    assert split_prefix("1: [rank8]: RuntimeError: CUDA error", ctx).rank == 8
+    assert split_prefix("1: node-b:77:912 [4] NCCL WARN x", ctx).rank is None
+    assert split_prefix("1:   main()", ctx).stream == split_prefix("1: more", ctx).stream != split_prefix("0: more", ctx).stream
+
+
+def test_the_stamp_behind_a_task_number_and_the_rank_is_read() -> None:
+    ctx = context(["10: [rank10]: Traceback", "11: [rank11]: Traceback", "10: step 2025-08-22 07:00:00"], 2025)
+    assert not ctx.tasks
+    for head in ("10: ", "[1,10]<stderr>:"):
+        found = split_prefix(head + "[rank10]:[E822 07:42:11.960552288 ProcessGroupNCCL.cpp:1515] [PG 0 x", ctx)
+        assert (found.rank, found.level) == (10, "ERROR")
+        assert found.time == pytest.approx(datetime(2025, 8, 22, 7, 42, 11, 960552, tzinfo=UTC).timestamp(), abs=1e-3)
+    assert split_prefix("10: plain words", ctx).rank == 10
+
+
+def test_mpirun_numbers_count_tasks_where_ranks_say_otherwise() -> None:
+    ctx = context(["[1,1]<stderr>:[rank8]: RuntimeError: x", "[1,0]<stdout>:hello"])
+    assert split_prefix("[1,1]<stderr>:[rank8]: RuntimeError: x", ctx).rank == 8
+    assert split_prefix("[1,1]<stdout>:hello", ctx).rank is None
+    assert split_prefix("[1,1]<stdout>:hello", context(["[1,1]<stdout>:hello"])).rank == 1
+
+
+def test_stern_puts_pod_and_container_in_front() -> None:
+    lines = [f"llm-worker-{number % 2} pytorch 2025-08-22 07:42:1{number % 10},000 | INFO | step {number}" for number in range(9)]
+    found = split_prefix("llm-worker-1 pytorch [rank8]: ValueError: no", context(lines))
+    assert (found.pod, found.rank, found.rest.strip()) == ("llm-worker-1", 8, "ValueError: no")
+    # prose with a hyphened word in front is not stern's
+    assert split_prefix("pre-flight check [rank8]: x", context(["pre-flight check ok", "all-reduce test ok", "done"])).pod is None

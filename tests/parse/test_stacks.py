@@ -136,3 +136,11 @@ def test_dumps_of_several_ranks_behind_srun_numbers() -> None:
     assert found[3].signature == "stack-in-collective"
     assert found[11].line == 6
     assert "dataloader.py" in found[11].text
+
+
+def test_words_in_brackets_behind_a_stamp_are_no_frame() -> None:
+    text = (
+        "2025-06-08T22:51:14.052000000Z Exception raised from run at ProcessGroup.cpp:7 (most recent call first):\n"
+        "2025-06-08T22:51:14.052000000Z /bin/bash: warning: setlocale: LC_ALL: cannot change locale (en_US.UTF-8)\n"
+    )
+    assert not parse_stacks([Line(n, line) for n, line in enumerate(text.splitlines(), start=1)], file="w-0.log").events

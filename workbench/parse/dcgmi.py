@@ -11,7 +11,7 @@ from typing import Any
 from workbench.catalog import signatures, table
 from workbench.model import Gpu, Problem
 from workbench.parse.ids import pci, uuid
-from workbench.parse.smi_doc import Document, Out, Row
+from workbench.parse.smi_doc import Document, Out, Row, number
 
 __all__ = ["read_diag", "read_health", "read_hostengine", "read_json", "read_other"]
 
@@ -135,6 +135,9 @@ def _emit(
             role = "context"
     if odd and role == "cause" and cls.startswith("hardware/"):
         weight = max(weight, 0.6)  # a limit that the other GPUs of the node keep is no wrong setting
+    brief = re.search(r"violations? totaling ([\d.]+) seconds", message)
+    if "can still perform workload" in message or (brief and (number(brief[1]) or 0.0) < 1.0):
+        role, weight = "context", 0.2  # seen on any busy GPU (NVIDIA/DCGM#242, #285)
     down = {int(link) for link in _LINK_DOWN.findall(message)}
     if down and down == set(range(max(down) + 1)):
         role, weight = "context", 0.15

@@ -56,6 +56,8 @@ def _inside(record: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
 def _finding(record: Any) -> dict[str, Any] | None:
     """Return the part of a record that is a health finding: with entities, a check's name, or a monitor's reason and message."""
     for part in _inside(record):
+        if "errorcode" in part and "test" in part and isinstance(part.get("detail"), str):  # preflight diagnostics
+            return {**part, "message": part["detail"], "checkname": part["test"], "isfatal": part.get("level") == "error"}
         if "entitiesimpacted" in part or ("checkname" in part and ("isfatal" in part or "message" in part)):
             return part
         if isinstance(part.get("reason"), str) and isinstance(part.get("message"), str) and "severity" in part:
@@ -112,7 +114,7 @@ def _gpu(finding: Mapping[str, Any], text: str) -> Gpu | None:
             address = address or ids.pci(value)
         elif kind == "GPU" and re.fullmatch(r"\d{1,3}", value):
             index = int(value)
-    found = Gpu(index, identity, address)
+    found = Gpu(index, identity or ids.uuid(str(finding.get("gpu") or "")), address)
     return found if found != Gpu() else gpu_in(text)
 
 

@@ -22,7 +22,7 @@ _SAMPLE = 4000  # lines looked over for what one line cannot tell
 _MAX_PROGRESS = 4_000  # points kept per document; then every second is dropped
 # a new start of a rank: the banner that a process prints once
 _START = re.compile(
-    r"[Ii]nitializing (?:process group|torch distributed|distributed)|\brank \d+/\d+ local_rank \d+ on "
+    r"(?<!out )[Ii]nitializing (?:process group|torch distributed|distributed)|\brank \d+/\d+ local_rank \d+ on "
     r"|GLOBAL_RANK: \d+, MEMBER"
 )
 # [default] Worker group FAILED. 2/2 attempts left; will restart worker group | restart_count=1 | restart count 1
@@ -86,8 +86,12 @@ def parse_job(
 
 def _time(job: JobState, head: Prefix) -> float | None:
     """The line's own time, completed by what the file told before."""
-    if head.time is not None and head.yearless and job.dated is not None and abs(head.time - job.dated) > 2 * 86400:
-        return None  # a clock or a year that is not this file's: its neighbours know better
+    if head.time is not None and head.yearless and job.dated is not None:
+        if abs(head.time - job.dated) > 2 * 86400:
+            return None  # a clock or a year that is not this file's: its neighbours know better
+        days = round((job.dated - head.time) / 86400)
+        if days > 0 and abs(head.time + days * 86400 - job.dated) < 3600:
+            head.time += days * 86400  # lines do not go back by whole days: only the date in this stamp is wrong
     if head.time is not None:
         if not head.yearless:
             job.dated = head.time

@@ -14,7 +14,8 @@ from workbench.parse.prefix import Prefix
 __all__ = ["conclude"]
 
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM", 2: "SIGINT"}
-_FORGIVEN = frozenset({"noise-metrics-push", "noise-tracker", "noise-retry"})  # a logger that says so goes on after the traceback
+_FORGIVEN = frozenset({"noise-metrics-push", "noise-tracker", "noise-retry", "noise-shutdown"})  # a logger that says so goes on after the traceback
+_QUOTING = frozenset({"triton-models-failed", "ray-trial-failed", "ray-task-error"})  # lines that repeat an error said before
 _HOOKED = re.compile(r"\[rank\d+\]:")
 _THREAD = re.compile(r"^Exception in thread |^Exception ignored in|Error in sys\.excepthook")
 _IGNORED = re.compile(r"^Exception ignored in")
@@ -24,14 +25,49 @@ def conclude(job: JobState) -> None:
     """Add to a job's events what follows from all of its lines together."""
     _failures(job)
     _exceptions(job)
-    attribute(job.parsed, job.summary.failures, one_node=len(job.ctx.hosts) <= 1, local_size=job.local_size)
+    one_node = len(job.ctx.hosts) <= 1
+    attribute(job.parsed, job.summary.failures, one_node=one_node, local_size=job.local_size, seen=job.ranks)
     _echoes(job)
     _last_words(job)
     _divergence(job)
     _missing(job)
     _skipped(job)
+    _tasks(job)
+    _members(job)
     _reruns(job)
     _no_driver(job)
+
+
+def _tasks(job: JobState) -> None:
+    """Where srun starts the ranks itself (no agent counts below it), the number of its task is the rank."""
+    if any(event.signature.startswith("elastic-") for event in job.parsed.events) or job.summary.failures:
+        return
+    for event in job.parsed.events:
+        task = event.data.get("task")
+        if event.signature.startswith("slurm-task-") and event.rank is None and isinstance(task, int):
+            if job.world is None or task < job.world:
+                event.rank = task
+
+
+_NAMES_A_NODE = (
+    "ray-node-died", "ray-worker-died", "cloud-preempted", "mpi-daemon-lost", "slurm-node-failure-srun", "slurm-launch-failed",
+    "slurm-task-", "exit-", "agent-heartbeat-lost", "slurm-node-fail",
+)  # fmt: skip
+
+
+def _members(job: JobState) -> None:
+    """A node that the job's own launcher speaks of is one of the job's, also when no rank is known to have run on it."""
+    named: dict[str, Event] = {}
+    for event in job.parsed.events:
+        if event.signature.startswith(_NAMES_A_NODE):
+            for name in (event.node, event.data.get("reported_by")):
+                if isinstance(name, str) and name:
+                    named.setdefault(name, event)
+    placed = {one.node for one in job.parsed.placements if one.node}
+    if len(named.keys() | placed) < 2:
+        return  # a single name would make strangers of all other nodes
+    for name in named.keys() - placed:
+        remember(job, None, None, name, None, named[name].time, named[name].line or 0, "launcher-line")
 
 
 def _reruns(job: JobState) -> None:
@@ -168,7 +204,7 @@ def _exceptions(job: JobState) -> None:
         ):
             specific.add(id(raised))
         noise = bool(intro_text) and not _FORGIVEN.isdisjoint(job.matcher.search(intro_text[:400]))
-        if _IGNORED.search(intro_text or ""):
+        if _IGNORED.search(intro_text or "") or "noise-shutdown" in one.hits:
             noise = True
         threaded = bool(_THREAD.search(intro_text or ""))
         # torch's own hook prints "[rank3]: Traceback": nobody caught that one
@@ -261,16 +297,21 @@ def _echoes(job: JobState) -> None:
     """
     rows = job.matcher.rows
     first: dict[tuple[str, int | None, int | None], Event] = {}
+    said: dict[tuple[str, int | None], Event] = {}
     for event in job.parsed.events:
-        if (event.role or rows[event.signature].role) != "cause" or not event.signature.startswith(
-            ("cuda-", "cublas-", "cudnn-", "dns-", "nccl-", "store-", "gloo-", "py-threads-")
-        ):
+        if (event.role or rows[event.signature].role) != "cause":
             continue
-        key = (event.signature, event.rank, event.attempt)
-        earlier = first.setdefault(key, event)
-        again = "c10d-taking-down" in event.data.get("also", ()) or event.text.lstrip().startswith("what():")
-        if not event.signature.startswith(("cuda-", "cublas-", "cudnn-")):
-            again = "exception" in event.data and "exception" not in earlier.data
+        earlier = first.setdefault((event.signature, event.rank, event.attempt), event)
+        again = False
+        if event.signature.startswith(("cuda-", "cublas-", "cudnn-")):
+            again = "c10d-taking-down" in event.data.get("also", ()) or event.text.lstrip().startswith("what():")
+        elif event.signature.startswith(("dns-", "nccl-", "py-threads-")) and "exception" in event.data:
+            earlier = said.get((event.signature, event.attempt), event)
+            again = earlier.rank in (None, event.rank) and "exception" not in earlier.data
+        said.setdefault((event.signature, event.attempt), event)
+        if not again and not _QUOTING.isdisjoint(event.data.get("also", ())):
+            earlier = said[event.signature, event.attempt]
+            again = True
         if earlier is not event and again:
             event.role = "symptom"
             event.data["echo_of"] = earlier.line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from workbench.model import Event, Gpu, Parsed, Placement
 from workbench.parse.ids import same_node
@@ -53,24 +53,41 @@ def _from_placements(event: Event, placements: Sequence[Placement], one_node: bo
     return None
 
 
-def _ended(parsed: Parsed, failures: Sequence[Failure], one_node: bool, local_size: int | None) -> list[Failure]:
+def _global(local: int, seen: set[int], local_size: int | None) -> int | None:
+    """
+    Return the rank with a local number, from the ranks that speak in the file.
+
+    With none seen the file is of one node as far as it tells. Else the only rank that the number fits is meant (nodes have eight
+    ranks where nothing says how many), or the number counts from the first rank of the agent's node.
+    """
+    if not seen or local in seen:
+        return local
+    size = local_size or 8
+    fits = {rank for rank in seen if rank % size == local}
+    if len(fits) == 1:
+        return fits.pop()
+    base = min(seen) // size * size
+    if local_size and max(seen) < base + size:
+        return base + local
+    return local if max(seen) < size else None
+
+
+def _ended(
+    parsed: Parsed, failures: Sequence[Failure], one_node: bool, local_size: int | None, seen: set[int]
+) -> list[Failure]:
     """Return whose end was no follow-up: of the agent's summary, else of what other launchers report one line a worker."""
     if failures:
         return [failure for failure in failures if failure.code not in _ENDED_BY_OTHERS]
-    seen = {event.rank for event in parsed.events if event.rank is not None}
-    base = min(seen) // local_size * local_size if local_size and seen else 0
-    if seen and local_size and max(seen) >= base + local_size:
-        base = 0  # ranks of several nodes: the file is not one agent's
-        one_node = False
+    seen = seen | {event.rank for event in parsed.events if event.rank is not None and event.signature != "elastic-exit"}
     ended: dict[tuple[int | None, int], Failure] = {}
     for event in parsed.events:
         if event.signature not in _REPORTS and not event.signature.startswith("exit-sig"):
             continue
         rank, local = event.rank, event.local_rank
-        if event.signature == "elastic-exit" and local is not None and one_node and (rank is None or local_size):
-            rank = event.rank = base + local
-        elif rank is None and local is not None and one_node:
-            rank = base + local
+        if rank is None and local is not None and one_node:
+            rank = _global(local, seen, local_size)
+            if event.signature == "elastic-exit":
+                event.rank = rank
         code = event.code if event.code is not None else 1
         if rank is not None and code not in _ENDED_BY_OTHERS:
             ended.setdefault(
@@ -102,7 +119,14 @@ def _drop_wrong_devices(parsed: Parsed) -> None:
             event.gpu = None
 
 
-def attribute(parsed: Parsed, failures: Sequence[Failure], *, one_node: bool = True, local_size: int | None = None) -> None:
+def attribute(
+    parsed: Parsed,
+    failures: Sequence[Failure],
+    *,
+    one_node: bool = True,
+    local_size: int | None = None,
+    seen: Iterable[int] = (),
+) -> None:
     """
     Fill in ranks in place; `data["rank_from"]` says from what.
 
@@ -115,7 +139,7 @@ def attribute(parsed: Parsed, failures: Sequence[Failure], *, one_node: bool = T
         if one.rank is not None and one.node:
             key = (one.attempt, one.rank)
             names[key] = one.node if key not in names or names[key] == one.node else None
-    ended = _ended(parsed, failures, one_node, local_size)
+    ended = _ended(parsed, failures, one_node, local_size, set(seen))
     blank = [event for event in parsed.events if event.rank is None]
     reported: dict[tuple[int | None, str], set[int | None]] = {}
     for event in parsed.events:

@@ -29,6 +29,7 @@ _WORK = re.compile(
 _WHO = re.compile(
     r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>\S+) exited"
     r"|srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,\-]+):"
+    r"|\b[Rr]ank (?P<rank2>\d+) (?:\(PID (?P<pid2>\d+)\) )?(?:crashed|exited|died|failed)|[Ww]orker \S+ \(?pid[ =](?P<pid3>\d+)\)? died"
 )
 # … detected by watchdog at work: 763028, last enqueued NCCL work: 763030, last completed NCCL work: 763027.
 _QUEUE = re.compile(
@@ -47,6 +48,8 @@ _DEVICE = re.compile(
     r"GPU (\d{1,3}) has a total capac|\(GPU (\d{1,3});|\bGPU_(\d{1,3})_bfc|replica \d+ on device (\d{1,3})\b|\bcuda:(\d{1,3})\b"
     r"|CUDA device:? (\d{1,3})\b|on GPU:? ?(\d{1,3})\b|device_?id[=:] ?(\d{1,3})\b"
 )
+# found NaN in local grad norm in backward pass before data-parallel communication collective. Device: 3, node: node-b
+_MEGATRON = re.compile(r"Device: (\d+), node: ([\w.-]+)")
 # Failed to initialize executor on rank 3: … | Scheduler hit an exception on rank 2
 _ON_RANK = re.compile(r"\b(?:on|in|at) [Rr]ank[ =:](\d+)\b")
 # at node (ID: 4c3f0e, IP: 10.0.0.3) | and address: 10.0.0.103 and node name | Memory on the node (IP: 10.0.0.7, | node_ip=10.0.0.4
@@ -125,7 +128,7 @@ class JobState:
 
 
 def remember(
-    job: JobState, rank: int, local: int | None, node: str | None, pid: int | None, time: float | None, no: int, origin: str
+    job: JobState, rank: int | None, local: int | None, node: str | None, pid: int | None, time: float | None, no: int, origin: str
 ) -> None:
     key = (rank, node, local, pid, job.attempt, origin)
     if key in job.placed or len(job.placed) > 200_000:
@@ -164,6 +167,8 @@ def details(row: Signature, text: str, data: dict[str, Any]) -> None:
             data["gpu_index"] = next(value for value in found.groups() if value)
         if "rank" not in data and (found := _ON_RANK.search(text)):
             data["rank"] = found[1]
+    if row.id == "torch-nan" and (found := _MEGATRON.search(text)):
+        data.update(gpu_index=found[1], node=found[2])
     if row.layer in ("ray", "python") and "node" not in data and (found := _RAY_NODE.search(text)):
         data["node"] = next(value for value in found.groups() if value)
     for key in [key for key in data if key[-1:].isdigit() and key[:-1] in ("node", "rank", "pid")]:

@@ -182,6 +182,7 @@ RULES: tuple[tuple[str | None, str | None, str], ...] = (
     ),
     (r"FailedCreatePodSandBox", r"no IP addresses|assign an IP|free (?:IPs|VFs)|InsufficientFreeAddresses", "k8s-sandbox-address"),
     (r"FailedCreatePodSandBox|FailedPodSandBoxStatus|NetworkNotReady", None, "k8s-sandbox"),
+    (r"FailedPrepareDynamicResources|FailedResourceClaim\w*", None, "k8s-dra-failed"),
     (r"FailedMount|FailedAttachVolume|FailedMapVolume|VolumeResizeFailed|ProvisioningFailed", None, "k8s-mount"),
     (r"CrashLoopBackOff|BackOff", None, "k8s-crash-loop"),
     (r"Killing", r"failed liveness probe", "k8s-liveness"),

@@ -18,6 +18,7 @@ class Prefix:
 
     time: float | None = None  # seconds since the epoch; UTC is assumed when `naive`
     rank: int | None = None  # global rank
+    task: int | None = None  # number that srun -l or mpirun put in front: the rank only where each rank is a task of its own
     local_rank: int | None = None
     node: str | None = None
     pid: int | None = None
@@ -37,6 +38,8 @@ class Context:
 
     year: int | None = None  # of stamps without one
     srun: bool = False  # ``3: `` in front of lines is `srun -l`
+    tasks: bool = False  # the numbers of srun or mpirun count tasks (one torchrun on each node), not ranks
+    pods: frozenset[str] = frozenset()  # ``pod container `` in front of lines is stern's
     hosts: frozenset[str] = frozenset()  # names in front of lines are pdsh's or a launcher's
     pdsh: bool = False
 
@@ -51,10 +54,7 @@ _LEVELS = {
     "DEBUG": "DEBUG", "INFO": "INFO", "WARN": "WARNING", "WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "CRITICAL",
     "FATAL": "CRITICAL", "TRACE": "DEBUG", "NOTICE": "INFO", "ERR": "ERROR",
 }  # fmt: skip
-_MONTHS = {
-    name: number
-    for number, name in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)
-}
+_MONTHS = {name: number for number, name in enumerate(re.findall("...", "JanFebMarAprMayJunJulAugSepOctNovDec"), 1)}
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # ESC lost on the way: "[36m(main_task pid=210500)[0m text"
 _BARE_ANSI = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")
@@ -103,12 +103,16 @@ _IN_RANK = re.compile(r"(?:^|[\s|\[(,])[Rr](?:ank|ANK)(?:=| = |: | )(\d+)(?:/\d+
 _IN_HOST = re.compile(r"\s(?:host|hostname|node)=([A-Za-z][\w.-]*)")
 # rank3[4410][MainThread]: INFO: composer.trainer: (Composer)
 _COMPOSER = re.compile(r"[Rr]ank(\d+)\[(\d+)\]\[[^\]]*\]:")
+# [INFO|trainer.py:3503] 2024-10-03 07:31:44,012 >> | [INFO|2025-01-05 10:00:00] trainer.py:930 >> (Transformers)
+_HF = re.compile(r"\[(DEBUG|INFO|WARNING|ERROR|CRITICAL)\|(?:[\w./-]+:\d+\] (?=\d{4}-)|(?=\d{4}-))")
 # [TRT-LLM] [E] | [TRT-LLM] [RANK 3] [E] | [TensorRT-LLM][ERROR] | [TensorRT-LLM][ERROR][3]
 _TRTLLM = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM)\] ?(?:\[RANK (\d+)\] ?)?\[([A-Z]+)\]")
 # [default3]: | [worker2]: | [trainer0]:   (torchelastic --tee: role and LOCAL rank)
 _TEE = re.compile(r"\[([A-Za-z_]+?)_?(\d+)\]:")
 # [pod/gpt-neo-worker-2/pytorch] text (kubectl logs --prefix)
 _POD = re.compile(r"\[pod/([^/\]\s]+)/[^\]\s]+\] ?")
+# gpt-neo-worker-2 pytorch text (stern)
+_STERN = re.compile(r"([a-z0-9][a-z0-9-]*-[a-z0-9-]*[a-z0-9]) ([a-z][a-z0-9-]*) ")
 # [1,mpirank:0,algo-1]<stdout>: (SageMaker)
 _SAGE = re.compile(r"\[1,mpirank:(\d+),([\w.-]+)\]<std(?:out|err)>: ?")
 # {"log":"text\n","stream":"stderr","time":"2024-05-01T10:00:00.1Z"} (docker's json-file)
@@ -262,8 +266,8 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
     """Read one rank, node or process word at `at`; return the position after it, or `at`."""
     first = text[at : at + 1]
     if first == "[":
-        if head.rank is None and (found := _RANK.match(text, at)):
-            head.rank = int(found[1] or found[2])
+        if (head.rank is None or head.rank == head.task) and (found := _RANK.match(text, at)):
+            head.rank = int(found[1] or found[2])  # what the rank says of itself counts more than its launcher's number
             return found.end()
         if (found := _TEE.match(text, at)) and found[1].lower() not in ("rank", "gpu", "attempt"):
             head.local_rank = int(found[2])
@@ -274,13 +278,17 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
         if found := _SAGE.match(text, at):
             head.rank, head.node = int(found[1]), head.node or found[2]
             return found.end()
-        if found := _MPI.match(text, at):
-            head.rank = int(found[2] or found[3])
+        if head.task is None and (found := _MPI.match(text, at)):
+            head.task = int(found[2] or found[3])
+            head.rank = None if ctx.tasks and found[1] else head.task
             return found.end()
         if found := _UCX.match(text, at):
             head.node, head.pid = found[1] or found[3], int(found[2] or found[4])
             return found.end()
         if found := _TAG.match(text, at):
+            return found.end()
+        if found := _HF.match(text, at):
+            head.level = _LEVELS[found[1]]
             return found.end()
         if found := _TRTLLM.match(text, at):
             head.rank = int(found[1]) if found[1] and head.rank is None else head.rank
@@ -289,8 +297,12 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
         return at
     if first == "(" and (found := _ACTOR.match(text, at)):
         return found.end() if _actor(head, found) else at
-    if ctx.srun and (found := _SRUN.match(text, at)) and head.rank is None:
-        head.rank = int(found[1])
+    if ctx.srun and head.rank is None and head.task is None and (found := _SRUN.match(text, at)):
+        head.task = int(found[1])
+        head.rank = None if ctx.tasks else head.task
+        return found.end()
+    if ctx.pods and head.pod is None and (found := _STERN.match(text, at)) and found[1] in ctx.pods:
+        head.pod = found[1]
         return found.end()
     if first.isalpha():
         if found := _NCCL.match(text, at):
@@ -298,7 +310,7 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
             head.pid = int(found[2])
             head.device = int(found[4])  # CUDA's numbering inside the process: a local rank only by custom
             return found.end()
-        if (found := _RANK.match(text, at)) and found[2]:
+        if (head.rank is None or head.rank == head.task) and (found := _RANK.match(text, at)) and found[2]:
             head.rank = int(found[2])
             return found.end()
         if first in "rR" and (found := _COMPOSER.match(text, at)):
@@ -412,7 +424,8 @@ def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:
         head.level = head.level or _LEVELS[found[1]]
     elif found := _PYLOG.match(text, at):
         head.level = _LEVELS[found[1]]
-    head.stream = f"{head.rank}/{head.local_rank}/{head.pid}/{head.node}/{head.pod}" if at else ""
+    speaker = head.rank if head.rank is not None or head.task is None else f"task{head.task}"
+    head.stream = f"{speaker}/{head.local_rank}/{head.pid}/{head.node}/{head.pod}" if at else ""
     head.rest = text[at:]
     if (
         head.rank is None
@@ -423,6 +436,19 @@ def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:
         if host := _IN_HOST.search(head.rest[:200]):
             head.node = head.node or host[1]
     return head
+
+
+# [rank8]: | [default3]: | rank 8/32 local_rank 0 | | rank 8 |   behind the number of a task
+_SAYS_RANK = re.compile(r"\[rank(\d+)\]|\[[a-z]+_?\d+\]:|\| (?:INFO|WARNING|ERROR) \|.{0,40}\| rank (\d+)[ /]")
+
+
+def _counts_tasks(number: str, rest: str, pids: dict[str, str]) -> bool:
+    """Tell whether what follows a launcher's number shows that it is not the rank's: another rank, or a second process."""
+    if found := _SAYS_RANK.match(rest) or _SAYS_RANK.search(rest[:120]):
+        rank = found[1] or found[2]
+        return rank is None or int(rank) != int(number)
+    found = _NCCL.match(rest)
+    return found is not None and pids.setdefault(number, found[2]) != found[2]
 
 
 def context(lines: Iterable[str], year: int | None = None) -> Context:
@@ -440,6 +466,8 @@ def context(lines: Iterable[str], year: int | None = None) -> Context:
     own: int | None = None
     ranks: set[str] = set()
     hosts: dict[str, int] = {}
+    tasks, pids = False, dict[str, str]()
+    pods: dict[tuple[str, str], int] = {}
     for raw in lines:
         text = _ANSI.sub("", raw) if "\x1b" in raw else raw
         if (
@@ -453,6 +481,9 @@ def context(lines: Iterable[str], year: int | None = None) -> Context:
         if (found := _SRUN.match(text)) and found.end() > found.start():
             numbered += 1
             ranks.add(found[1])
+            tasks = tasks or _counts_tasks(found[1], text[found.end() :], pids)
+        elif (found := _MPI.match(text)) and found[1]:
+            tasks = tasks or _counts_tasks(found[2], text[found.end() :], pids)
         elif (
             (found := _HOST.match(text))
             and re.search(r"\d|^localhost$", found[1])
@@ -460,6 +491,8 @@ def context(lines: Iterable[str], year: int | None = None) -> Context:
         ):
             hosted += 1
             hosts[found[1]] = hosts.get(found[1], 0) + 1
+        elif found := _STERN.match(text):
+            pods[found[1], found[2]] = pods.get((found[1], found[2]), 0) + 1
         elif found := _PIPE.match(text):
             hosts[found[1]] = hosts.get(found[1], 0) + 1
     if total == 0:
@@ -467,5 +500,7 @@ def context(lines: Iterable[str], year: int | None = None) -> Context:
     # srun's own lines ("srun: error: …", "slurmstepd: …") carry no number, so a good half is enough
     srun = numbered >= max(2, 0.5 * total) and (len(ranks) > 1 or numbered >= 0.8 * total)
     pdsh = not srun and hosted >= max(2, 0.6 * total)
+    # nearly every line begins with one of few pairs; a sentence of prose does so once
+    stern = frozenset(pod for pod, _ in pods if sum(pods.values()) >= max(3, 0.9 * total) and len(pods) <= total / 3)
     names = frozenset(name for name, seen in hosts.items() if seen >= 2 or pdsh)
-    return Context(year=own or year, srun=srun, hosts=names, pdsh=pdsh)
+    return Context(year=own or year, srun=srun, tasks=tasks, pods=stern, hosts=names, pdsh=pdsh)

@@ -35,7 +35,7 @@ _GDB_THREAD = re.compile(r"^Thread (?P<no>\d+) \((?:Thread 0x[0-9a-f]+ )?\(?LWP 
 # Fatal Python error: Segmentation fault
 _FATAL = re.compile(r"Fatal Python error: (?P<what>.+)")
 #     all_reduce (torch/distributed/distributed_c10d.py:3252)      cuStreamSynchronize (libcuda.so.1)
-_PYSPY_FRAME = re.compile(r"^\s+(?P<name>\S.*?) \((?P<file>[^():]+?)(?::(?P<line>\d+))?\)\s*$")
+_PYSPY_FRAME = re.compile(r"^\s{3,}(?P<name>\S.*?) \((?P<file>[^():]+?)(?::(?P<line>\d+))?\)\s*$")
 #   File "/workspace/train.py", line 117 in reduce_stats
 _FAULT_FRAME = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+|\?\?\?) in (?P<name>.+?)\s*$')
 # #3  0x00007f12 in pthread_cond_wait () from /lib/x86_64-linux-gnu/libc.so.6

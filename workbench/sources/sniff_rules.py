@@ -114,7 +114,7 @@ SLURM_TABLE = lines(
 # findings of health monitors (NVSentinel, SageMaker HMA) and lines of node controllers (Karpenter), JSON
 HEALTH_RECORD = re.compile(
     r'"(?:[Ee]ntities_?[Ii]mpacted|entitiesimpacted|[Hh]ealth_?[Ee]vent|healthevent|HealthMonitoringAgentDetectionEvent'
-    r'|checkName|NodeClaim|nodeclaim)"\s*:|"logger"\s*:\s*"controller|"controller"\s*:\s*"(?:interruption|disruption|node)'
+    r'|checkName|diag_level|NodeClaim|nodeclaim)"\s*:|"logger"\s*:\s*"controller|"controller"\s*:\s*"(?:interruption|disruption|node)'
 )
 # DCGM_FI_DEV_GPU_TEMP{gpu="0",…} 41 1754424936.600
 METRIC = re.compile(r"^[a-zA-Z_:][\w:]*(?:\{.*\})? +[-+]?(?:\d[\d.eE+-]*|NaN|Inf)(?: +-?[\d.eE+]+)?(?: *#.*)?\s*$")

@@ -14,7 +14,7 @@ def calibrate(best: Hypothesis, rivals: Sequence[Hypothesis]) -> float:
     Return the confidence (0..1) in the class of the best hypothesis.
 
     Strength counts for most; a rival of another class that is nearly as strong takes some of it away. The line was fitted on
-    the development cases of `benchmarks/attribution` (see docs/explanation/confidence.md).
+    the development cases of `benchmarks/attribution` (see docs/how-it-judges.md).
     """
     other = max((h.score for h in rivals if h.cls != best.cls), default=0.0)
     margin = max(0.0, min(1.0, best.score - other))

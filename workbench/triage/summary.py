@@ -9,17 +9,35 @@ from workbench.triage.hypotheses import class_row
 __all__ = ["next_steps", "summarise"]
 
 
+_GENERIC = ("python-exception", "app-last-words", "py-builtin-exception", "fatal-python-error")
+
+
 def _where(verdict: Verdict) -> str:
     parts = []
-    if verdict.gpu is not None:
-        name = verdict.gpu.pci or verdict.gpu.uuid or (f"index {verdict.gpu.index}" if verdict.gpu.index is not None else "")
+    if verdict.gpu is not None and verdict.at_fault == "gpu":
+        index = f"index {verdict.gpu.index}" if verdict.gpu.index is not None else ""
+        name = verdict.gpu.pci or verdict.gpu.uuid or index
         if name:
             parts.append(f"GPU {name}")
+    if verdict.rank is not None and not parts:
+        parts.append(f"rank {verdict.rank}")
     if verdict.node:
-        parts.append(f"{'of' if parts else 'node'} {verdict.node}")
-    if verdict.rank is not None:
-        parts.append(f"(rank {verdict.rank})" if parts else f"rank {verdict.rank}")
+        parts.append(f"{'of' if verdict.at_fault == 'gpu' else 'on'} {verdict.node}" if parts else f"node {verdict.node}")
+    if verdict.rank is not None and verdict.at_fault == "gpu" and parts:
+        parts.append(f"(rank {verdict.rank})")
     return " ".join(parts)
+
+
+def _what(context: Context, verdict: Verdict) -> str:
+    """What happened, in a few words: the catalog's meaning, or the program's own last words where the row says nothing special."""
+    cause = next((event for event in verdict.evidence_records if event.role == "cause"), None)
+    if cause is None:
+        return CLASSES.get(verdict.cls, verdict.cls)
+    if cause.signature in _GENERIC:
+        name, message = cause.data.get("exception"), cause.data.get("message")
+        said = f"{name}: {message}" if name and message else str(name or cause.text.strip())
+        return f"the program failed with {said if len(said) <= 140 else said[:139] + '…'}"
+    return context.row(cause).meaning or CLASSES.get(verdict.cls, verdict.cls)
 
 
 def summarise(context: Context, verdict: Verdict) -> str:
@@ -29,10 +47,10 @@ def summarise(context: Context, verdict: Verdict) -> str:
         slow = f"; {len(verdict.degraded)} part(s) of it are slow" if verdict.degraded else ""
         return f"Nothing failed: the job succeeded, or it was still running when the evidence ends{slow}."
     if verdict.cls == "unknown":
+        if not context.incident.documents:
+            return "Nothing could be read, so nothing can be said."
         return "The job failed and the evidence does not decide why" + (f"; it began at {where}" if where else "") + "."
-    cause = next((event for event in verdict.evidence_records if event.role == "cause"), None)
-    meaning = context.row(cause).meaning if cause is not None else ""
-    what = (meaning or CLASSES.get(verdict.cls, verdict.cls)).rstrip(".")
+    what = _what(context, verdict).rstrip(".")
     victims = (
         f"; {len(verdict.victim_records)} other ranks only lost it"
         if verdict.victim_records and verdict.at_fault in ("gpu", "node", "rank")
@@ -44,6 +62,8 @@ def summarise(context: Context, verdict: Verdict) -> str:
 def next_steps(context: Context, verdict: Verdict) -> list[str]:
     """Return what to do next: the advice of the class, the command that would settle doubts, and what to collect."""
     row = class_row(verdict.cls)
+    if not context.incident.documents:
+        return ["Give a folder with logs, kernel logs, metrics or scheduler output, an archive of it, or a single log file."]
     steps = [row["advice"]] if row.get("advice") else []
     if verdict.cls != "none" and row.get("settle"):
         steps.append(f"To settle it: {row['settle']}")

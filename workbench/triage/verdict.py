@@ -9,6 +9,7 @@ from workbench.triage.build import build_context
 from workbench.triage.confidence import calibrate
 from workbench.triage.context import Context
 from workbench.triage.coverage import assess_coverage
+from workbench.triage.degraded import find_degraded
 from workbench.triage.groups import build_groups
 from workbench.triage.hypotheses import anchor, class_row, first_of_kind, form_hypotheses, rank_hypotheses
 from workbench.triage.rules import apply_rules
@@ -49,6 +50,7 @@ def judge(incident: Evidence, windows: Windows | None = None) -> Verdict:
 def _verdict(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> Verdict:
     row = class_row(best.cls)
     evidence = _roles(context, best)
+    seen = bool(context.events or context.incident.series or context.incident.jobs or context.progress)
     verdict = Verdict(
         cls=best.cls,
         confidence=calibrate(best, rivals),
@@ -62,8 +64,8 @@ def _verdict(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> Ve
         evidence_records=evidence,
         counter_records=best.against[:10],
         hypotheses=[h for h in rivals if h.score > 0.0 or h.why_not][:8],
-        retry=best.retry or row.get("retry"),
-        remediation=best.remediation or row.get("remediation"),
+        retry=(best.retry or row.get("retry")) if seen else None,
+        remediation=(best.remediation or row.get("remediation")) if seen else None,
         clock_skew=dict(context.skew),
         decided_by=_decided_by(context, best),
     )
@@ -73,7 +75,7 @@ def _verdict(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> Ve
         rival.why_not = rival.why_not or _why_not(best, rival)
     verdict.victim_records = find_victims(context, best)
     verdict.coverage = assess_coverage(context, best)
-    verdict.degraded = context.incident.__dict__.get("_degraded", [])
+    verdict.degraded = find_degraded(context)
     verdict.next_steps = next_steps(context, verdict)
     verdict.summary = summarise(context, verdict)
     return verdict

@@ -10,6 +10,7 @@ __all__ = ["succeeded", "symptoms"]
 
 
 _PURPOSE = ("platform/preemption", "user/stopped", "user/numerics")  # what a job may well outlive and yet is the news of its log
+_STILL = ("RUNNING", "PENDING", "COMPLETING", "CONFIGURING", "SUSPENDED", "RESIZING", "CREATED", "STARTING")
 _FEW = 2  # steps after an error that show the job went on: a progress bar repaints once while a process dies
 
 
@@ -58,7 +59,7 @@ def succeeded(context: Context, outcome: Outcome) -> None:
     Nor did one that says so itself, or that makes steps to the end of its log, after every error that it wrote.
     """
     jobs = [job for job in context.incident.jobs if "." not in (job.id or "")]  # steps (17.batch) may succeed while the job fails
-    ended = [job for job in jobs if job.state]
+    ended = [job for job in jobs if job.state and not job.state.upper().startswith(_STILL)]
     good = bool(ended) and all(
         (job.state or "").upper().startswith(("COMPLETED", "SUCCEEDED")) and not job.exit_code for job in ended
     )
@@ -175,6 +176,8 @@ def _no_job(context: Context, fallback: Hypothesis) -> None:
     }
     fallback.node = fallback.node or (next(iter(nodes)) if len(nodes) == 1 else None)
     fallback.gpu = fallback.gpu or (next(iter(gpus)) if len(gpus) == 1 else None)
+    if not nodes and not context.events and not context.incident.series:
+        return  # nothing was read: nothing is advised
     fallback.retry = "exclude-node"
     fallback.remediation = fallback.remediation or "none"
     if not fallback.evidence:
