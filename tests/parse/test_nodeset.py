@@ -28,7 +28,7 @@ def test_expand(text: str, names: list[str]) -> None:
     assert expand(text) == names
 
 
-@pytest.mark.parametrize("text", ["gpu[001", "gpu001]", "[::1]", "n[3-1]", "n[]", "n[a-c]", "[", "]]["])
+@pytest.mark.parametrize("text", ["gpu[001", "gpu001]", "[::1]", "n[3-1]", "n[]", "n[c-a]", "n[aa-c]", "[", "]]["])
 def test_malformed_lists_stay_as_written(text: str) -> None:
     assert expand(text) == [text]
 

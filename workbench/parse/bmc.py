@@ -76,6 +76,7 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             (
                 r"uncorrectable (?:memory|ECC)",
                 r"multi-?bit memory",
+                r"memory.*(?:\| *parity|device disabled|configuration error)",
                 r"memory.*uncorrectable",
                 r"uncorrectable.*DIMM",
             ),
@@ -95,11 +96,14 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
                 r"(?:fatal|uncorrectable) PCIe",
                 r"PCIe.*(?:uncorrectable|fatal)",
                 r"PCI [SP]ERR",
+                r"fatal error was detected on a component at bus",
             ),
         ),
         (
             "bmc-power",
             (
+                r"(?:power input for|input.*) power supply.*lost",
+                r"voltage.*(?:lower|upper) (?:critical|non-?recoverable)",
                 r"power supply.*(?:fail|AC lost|input lost|out of range|predictive)",
                 r"\bPSU? ?\d?.*(?:failure|lost|fault)",
                 r"power unit.*(?:fail|lost)",
@@ -137,7 +141,7 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "bmc-gpu",
-            (r"\bGPU.*(?:fail|error|fault|not (?:present|detected)|lost|reset required)",),
+            (r"\bGPU.*(?:fail|error|fault|not (?:present|detected)|fallen off|overT\b|lost|reset required)",),
         ),
         (
             "bmc-watchdog",

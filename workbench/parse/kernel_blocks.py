@@ -229,6 +229,8 @@ def hardware_error(run: Run, event: Event, number: int) -> Event:
     if found := _MCE_STATUS.search(record.text):
         status = int(found[3], 16)
         event.data |= {"cpu": int(found[1]), "bank": int(found[2]), "status": found[3], "uncorrected": bool(status >> 61 & 1)}
+        if event.signature == "mce-logged":
+            event.signature = "mce-uncorrected" if event.data["uncorrected"] else "mce-corrected"
     for later in run.after(number, 12):
         text = later.text
         edac = text.startswith("EDAC")

@@ -173,9 +173,17 @@ def read_evidence(
                 job.cancel()
 
 
+# metrics and structured documents are read whole and cost no work on lines
+_NO_LINES = re.compile(r"\.(?:prom|om|json|jsonl|ya?ml|tar|tgz|zip)(?:\.(?:gz|zst|xz))?$|(?:^|/)(?:metrics|flight)/")
+
+
 def _share(found: list[Found], limits: Limits) -> int:
     """Split `limits.text` over the files so that small ones stay whole: return how much of it each file may use."""
-    sizes = sorted(min(each.size * (8 if each.name.endswith((".gz", ".zst", ".xz")) else 1), limits.whole) for each in found)
+    sizes = sorted(
+        min(each.size * (8 if each.name.endswith((".gz", ".zst", ".xz")) else 1), limits.whole)
+        for each in found
+        if not _NO_LINES.search(each.name)
+    )
     room = limits.text
     for at, size in enumerate(sizes):
         equal = room // (len(sizes) - at)

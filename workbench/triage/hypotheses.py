@@ -16,6 +16,7 @@ __all__ = ["anchor", "class_row", "first_of_kind", "form_hypotheses", "rank_hypo
 ANCHOR = 0.3  # below this a hypothesis is mentioned, never the verdict
 LATE_COST = 0.35  # what coming later than a rival costs at most: an early generic error beats a late specific one
 _SEVERITY = {"replace-node": 6, "drain": 5, "reboot-node": 4, "reset-gpu": 3, "restart-task": 1}
+_OF_A_GPU = ("hardware/gpu", "hardware/nvlink", "hardware/pcie", "driver/hang")
 _STATES = ("driver/missing", "driver/version-mismatch", "driver/fabric-manager")
 _BY_ENTITY = ("hardware/", "driver/", "platform/node-lost")
 
@@ -96,13 +97,13 @@ def _entity(context: Context, group: Group) -> tuple[object, ...]:
     if group.cls.startswith(_BY_ENTITY):
         node = group.node or (context.rank_node.get(group.rank) if group.rank is not None else None)
         gpu = group.gpu
-        if (
-            gpu is None
-            and group.rank is not None
-            and group.cls.startswith(("hardware/gpu", "hardware/nvlink", "hardware/pcie", "driver/hang"))
-        ):
+        if gpu is None and group.rank is not None and group.cls.startswith(_OF_A_GPU):
             gpu = context.rank_gpu.get(group.rank)
             group.gpu = gpu
+        local = group.events[0].local_rank
+        if gpu is None and not group.whole_node and local is not None and group.cls.startswith(_OF_A_GPU):
+            # a launcher that numbers its processes gives them the devices in order; a label, not an identity
+            group.gpu = gpu = context.identify(node, Gpu(index=local))
         group.node = node
         device = (slot(gpu.pci) if gpu.pci else gpu.index) if gpu else None
         return group.cls, node, device
@@ -183,6 +184,8 @@ def _culprit(context: Context, hypothesis: Hypothesis, groups: list[Group], lead
         and best.node == hypothesis.node
     ):
         hypothesis.gpu = best.gpu
+    if hypothesis.cls.startswith(_OF_A_GPU) and (hypothesis.gpu is None or hypothesis.gpu.pci is None) and not lead.whole_node:
+        hypothesis.gpu = _named_elsewhere(context, hypothesis)
     if hypothesis.at_fault == "node" and hypothesis.node is None and hypothesis.cls.startswith("platform/"):
         hypothesis.at_fault = "platform"  # nothing is blamed that cannot be named
     if hypothesis.cls.startswith(_BY_ENTITY):
@@ -197,6 +200,22 @@ def _culprit(context: Context, hypothesis: Hypothesis, groups: list[Group], lead
             hypothesis.at_fault = "node"
     else:
         _spread(context, hypothesis, groups, lead)
+
+
+def _named_elsewhere(context: Context, hypothesis: Hypothesis) -> Gpu | None:
+    """Complete the GPU with the address that the symptoms of the same class on that node all give, when it is one."""
+    named = {
+        slot(event.gpu.pci): event.gpu
+        for event in context.events
+        if event.gpu is not None
+        and event.gpu.pci
+        and context.cls(event) == hypothesis.cls
+        and (event.node is None or hypothesis.node is None or event.node == hypothesis.node)
+        and context.role(event) in ("cause", "symptom")
+    }
+    if len(named) != 1:
+        return hypothesis.gpu
+    return merge_gpu(hypothesis.gpu, next(iter(named.values())))
 
 
 def _spread(context: Context, hypothesis: Hypothesis, groups: list[Group], lead: Group) -> None:

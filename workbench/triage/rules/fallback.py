@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.model import Event, Hypothesis
+from workbench.model import Event, Gpu, Hypothesis
 from workbench.triage.context import JOB_SOURCES, Context
 from workbench.triage.rules.outcome import Outcome
 
@@ -175,6 +175,10 @@ def _no_job(context: Context, fallback: Hypothesis) -> None:
         context.node(one.node) for one in context.incident.series if one.node
     }
     fallback.node = fallback.node or (next(iter(nodes)) if len(nodes) == 1 else None)
+    if len(gpus) == 2:  # one source gave the index, another the address: with no third in sight they mean the same device
+        one, other = gpus
+        if (one.pci is None) != (other.pci is None) and (one.index is None or other.index is None or one.index == other.index):
+            gpus = {Gpu(one.index if one.index is not None else other.index, one.uuid or other.uuid, one.pci or other.pci)}
     fallback.gpu = fallback.gpu or (next(iter(gpus)) if len(gpus) == 1 else None)
     if not nodes and not context.events and not context.incident.series:
         return  # nothing was read: nothing is advised
