@@ -220,16 +220,19 @@ def _without_input(parsed: Parsed, document: Document) -> Parsed:
 
 
 def _reference(parts: Sequence[Parsed]) -> float | None:
-    """A moment near the incident, from the sources that carry whole dates: the middle of what they tell."""
-    times = [
-        event.time
-        for parsed in parts
-        for event in parsed.events
-        if event.time is not None
-        and not event.data.get("time_from")
-        and event.source in ("job", "launcher", "kubernetes", "slurm")
-    ]
+    """A moment near the incident, from the sources that carry whole dates: the middle of what they tell, the job's own word first."""
+
+    def told(*sources: str) -> list[float]:
+        return [
+            event.time
+            for parsed in parts
+            for event in parsed.events
+            if event.time is not None and not event.data.get("time_from") and event.source in sources
+        ]
+
+    times = told("job", "launcher", "kubernetes", "slurm")
     times += [float(one.times[-1]) for parsed in parts for one in parsed.series[:1] if len(one.times)]
+    times = times or told("kernel", "bmc", "smi")
     return sorted(times)[len(times) // 2] if times else None
 
 
@@ -308,6 +311,8 @@ def parse_document(document: Document, reference: float | None = None) -> Parsed
 
     parsed = parse_job(lines, file=file, node=node, year=year)
     bound_times(parsed.events, lines)
+    if any(_ZONED.search(line.text, 0, 80) for line in lines[:200]):
+        parsed.facts["zoned"] = True
     if any("(most recent call first)" in line.text for line in lines):
         # faulthandler writes its dump into the rank's own log
         from workbench.parse.stacks import parse_stacks
@@ -317,6 +322,8 @@ def parse_document(document: Document, reference: float | None = None) -> Parsed
     return parsed
 
 
+# 2024-03-06T17:53:22.335714Z | 2024-03-06 17:53:22+00:00
+_ZONED = re.compile(r"\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z\b| ?[+-]\d\d:?\d\d\b| UTC)")
 # PID  PPID STAT WCHAN … | USER  PID %CPU … | F S UID PID PPID …
 _PS = re.compile(r"\s*(?:F\s+S\s+)?(?:USER|UID|PID|PPID)\s.*\b(?:STAT|WCHAN|COMMAND|CMD)\b")
 

@@ -116,3 +116,45 @@ VALUES = st.recursive(
 def test_json_of_any_shape_never_raises(value: dict[str, object]) -> None:
     parsed = read(json.dumps({"DCGM Diagnostic": value, **value, "test_categories": []}, indent=1))
     assert not [problem for problem in parsed.problems if "part of the tool output" in problem.message], parsed.problems
+
+
+def test_a_limit_that_the_other_gpus_keep_is_no_wrong_setting() -> None:
+    """DCGM calls a narrow PCIe link a setting; one narrow link among equals is a fault of that link."""
+    message = "GPU 2 is running at PCI link width 8X, which is below the minimum allowed link width of 16"
+    bad = {"entity_group": "GPU", "entity_id": 2, "status": "Fail", "warnings": [{"error_id": 46, "warning": message}]}
+
+    def diag(*results: dict[str, object]) -> Parsed:
+        test = {"name": "pcie", "results": list(results)}
+        return read(
+            json.dumps({"DCGM Diagnostic": {"test_categories": [{"category": "Integration", "tests": [test]}]}}, indent=1)
+        )
+
+    (alone,), (odd,) = diag(bad).events, diag({"entity_group": "GPU", "entity_id": 0, "status": "Pass"}, bad).events
+    assert odd.gpu is not None
+    assert odd.gpu.index == 2
+    assert odd.cls == "hardware/pcie"
+    assert (alone.weight or 0) < 0.5 < (odd.weight or 0)
+
+
+def test_hostengine_log() -> None:
+    parsed = read(
+        "2025-12-22 10:41:07.221 ERROR [1514002:1514004] [[Health]] Detected a WARNING in health system Thermal: "
+        "'Detected clocks event due to thermal violation in GPU 2. Verify that the cooling on this machine is functional.\n"
+        "2025-12-22 10:41:08.000 ERROR [11:88] [Profiling] Got error from GetSamples: -37\n"
+        "2025-12-22 10:41:09.000 ERROR [11:88] [[Health]] Detected a WARNING in health system Power: "
+        "'Detected clocks event due to power violation in GPU 0. This GPU can still perform workload.'\n"
+    )
+    heat, profiling, power = parsed.events
+    assert heat.gpu is not None
+    assert (heat.signature, heat.gpu.index, heat.time) == ("dcgmi-health-thermal", 2, 1766400067.221)
+    assert profiling.signature == "dcgm-profiling-error"
+    assert power.role == "context"
+
+
+def test_a_moment_of_heat_is_no_cause() -> None:
+    (event,) = read(
+        "Successfully ran diagnostic for group.\n"
+        "| Targeted Stress           | Fail - GPU: 0                                  |\n"
+        "| Warning                   | GPU 0 Thermal violations totaling 0.0 seconds  |\n"
+    ).events
+    assert event.role == "context"

@@ -103,3 +103,29 @@ def test_ordinary_text_has_no_events() -> None:
 def test_long_lines_cost_no_time() -> None:
     for row in ("a" + " " * 60_000 + "b: c", "x: " + "y " * 30_000, "Warning  Evicted  " * 3000):
         parse_describe(lines(row), file="x")
+
+
+def test_events_of_a_pod_that_was_assigned_go_on_after_a_message_of_several_lines() -> None:
+    parsed = parse_describe(
+        lines(
+            "Events:\n"
+            "  Type     Reason       Age    From               Message\n"
+            "  ----     ------       ----   ----               -------\n"
+            "  Normal   Scheduled    4m44s  default-scheduler  Successfully assigned ns-a/api-0 to node-a\n"
+            '  Warning  FailedMount  102s   kubelet            MountVolume.SetUp failed for volume "nfs" : mount failed: exit status 32\n'
+            "Mounting command: mount\n"
+            "Output: mount.nfs: Connection timed out\n"
+            "  Warning  FailedMount  27s (x2 over 2m41s)  kubelet  Unable to attach or mount volumes: unmounted volumes=[nfs]\n"
+        ),
+        file="d",
+    )
+    assert [(event.signature, event.node, event.line) for event in parsed.events] == [
+        ("k8s-mount", "node-a", 5),
+        ("k8s-mount", "node-a", 8),
+    ]
+
+
+def test_a_component_is_no_node() -> None:
+    text = "Warning  FailedCreatePodSandBox  76s (x4 over 79s)   kubelet            Failed to create pod sandbox: LoadConf(): VF pci addr is required"
+    (event,) = parse_describe(lines(text), file="d").events
+    assert (event.signature, event.node) == ("k8s-sandbox-config", None)

@@ -67,3 +67,9 @@ def test_round_trip(names: list[str]) -> None:
 @given(st.text(alphabet="ab01[],-() ", max_size=40))
 def test_any_text_is_survived(text: str) -> None:
     assert len(expand(text, limit=500)) <= 500
+
+
+def test_lettered_hosts() -> None:
+    """No form of Slurm's own, but lists are written so by people and by tools that hide names."""
+    assert expand("node-[a-c]") == ["node-a", "node-b", "node-c"]
+    assert expand("node-[a-b,e]") == ["node-a", "node-b", "node-e"]

@@ -333,3 +333,40 @@ def test_junk_is_survived() -> None:
     for text in ("", long, "|" * 500, "JobID|State\n" + "x|y|z\n" * 50, "NodeName=\nJobId=\n   =", "JobID State\n---- ----\n"):
         parse_slurm(lines(text), file="x")
         parse_slurm_log(lines(text), file="x")
+
+
+@pytest.mark.parametrize(
+    ("reason", "signature", "cls"),
+    [
+        ("Low socket*core*thread count, Low CPUs", "slurm-low-cpus", None),
+        ("ResumeTimeout reached", "slurm-resume-failed", None),
+        ("SlurmdSpoolDir is full", "slurm-spool-full", None),
+        ("bad DIMM", "slurm-drain-health", "hardware/host"),
+        ("psu failed", "slurm-drain-health", "hardware/thermal-power"),
+        ("GPU falling off bus", "slurm-drain-health", "hardware/gpu-lost"),
+        ("lustre not mounted", "slurm-drain-health", "platform/storage"),
+        ("nvidia-smi hung", "slurm-drain-health", "driver/hang"),
+        ("replace failed fan", "slurm-drain-admin", None),
+        ("GPU firmware update, link down expected", "slurm-drain-admin", None),
+    ],
+)
+def test_reasons_that_people_write(reason: str, signature: str, cls: str | None) -> None:
+    """A note that names a fault is a finding; one about planned work is none, whatever parts it names."""
+    meaning = reason_meaning(reason)
+    assert (meaning["signature"], meaning.get("cls")) == (signature, cls)
+
+
+def test_the_node_that_reports_a_node_failure_is_not_the_one_that_failed() -> None:
+    (event,) = log("slurmstepd: error: *** STEP 4711.0 ON gpu-07 CANCELLED AT 2026-03-01T10:00:00 DUE TO NODE FAILURE ***")
+    assert event.node is None
+    assert event.data["reported_by"] == "gpu-07"
+
+
+def test_a_missing_script_is_not_the_users() -> None:
+    spool, users = log(
+        "slurmstepd: error: execve(): /var/spool/slurmd/job00089/slurm_script: No such file or directory",
+        "slurmstepd: error: execve(): pyhton: No such file or directory",
+    )
+    rows = signatures()
+    assert rows[spool.signature].cls == "platform/config"
+    assert rows[users.signature].cls == "user/config"

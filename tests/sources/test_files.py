@@ -300,3 +300,12 @@ def test_single_file_several_roots_and_stdin(tmp_path: Path) -> None:
     seen: list[tuple[int, int, str]] = []
     read(tmp_path, progress=lambda done, total, name: seen.append((done, total, name)))
     assert seen[-1][:2] == (2 * len(KERNEL), 2 * len(KERNEL))
+
+
+def test_json_of_tools_has_lines_too(tmp_path: Path) -> None:
+    """Their parser reads lines, since JSON and text of one tool often stand in one file."""
+    (tmp_path / "diag.json").write_text('{\n "DCGM Diagnostic": {\n  "test_categories": []\n }\n}\n')
+    documents, _ = read(tmp_path)
+    (document,) = documents.values()
+    assert document.kind == "smi"
+    assert len(document.lines) == 5

@@ -163,3 +163,30 @@ def test_a_job_log_named_after_a_node_that_other_evidence_knows() -> None:
     assert known == {"g1115", "g1116"}
     assert node_of("logs/torchrun-g1115.log", "job-log", known) == "g1115"
     assert node_of("logs/g1117.log", "job-log", known) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "sample"),
+    [
+        ("kernel-log", "2026-01-20T09:31:17,600000+00:00 NVRM: Xid (PCI:0000:1b:00): 45, pid=9100\n" * 3),
+        ("kernel-log", "19:14:43  NVRM: Xid (PCI:0000:1a:00): 13, Graphics Exception\n" * 3),
+        (
+            "smi",
+            "==============NVSMI LOG==============\n\nTimestamp  : Tue Jun  2 09:49:44 2026\n    Fabric\n        State    : In Progress\n",
+        ),
+        (
+            "smi",
+            "GPU 00000000:1B:00.0\n    Clocks Event Reasons\n        Idle    : Not Active\n            HW Power Brake Slowdown   : Active\n",
+        ),
+        ("smi", "2025-12-22 10:41:07.221 ERROR [1514002:1514004] [[Health]] Detected a WARNING in health system Thermal: 'x'\n"),
+        ("smi", "Nodes:\nNode #0   * 10.0.3.1 *    - READY                - Version: 580.95.05\nDomain State: UP\n"),
+        ("smi", '{"nodes": {"0": {"status": "READY", "host": "10.0.3.1", "connections": {}}}, "status": "UP"}'),
+        ("kubernetes", '{"time":"2026-03-06T09:34:56Z","msg":"x","event":{"HealthEvent":{"checkName":"GpuXidError"}}}\n'),
+        (
+            "kubernetes",
+            '{"level":"INFO","logger":"controller.interruption","message":"initiating delete","NodeClaim":{"name":"x"}}\n',
+        ),
+    ],
+)
+def test_node_evidence_in_its_many_forms(kind: str, sample: str) -> None:
+    assert kind_of("evidence", sample.encode()) == kind

@@ -415,7 +415,9 @@ def _list(value: Any) -> list[Any]:
 def _test(doc: Document, start: int, end: int, test: dict[str, Any], out: Out) -> None:
     name = str(test.get("name") or "")
     base = f"dcgmi-{_TESTS.get(_plain(name), _slug(name))}-fail"
-    others = any(isinstance(one, dict) and str(one.get("status")).lower().startswith("pass") for one in _list(test.get("results")))
+    others = any(
+        isinstance(one, dict) and str(one.get("status")).lower().startswith("pass") for one in _list(test.get("results"))
+    )
     for result in _list(test.get("results")):
         if not isinstance(result, dict):
             continue

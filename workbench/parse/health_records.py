@@ -138,9 +138,8 @@ def _meaning(finding: Mapping[str, Any], message: str) -> Meaning | None:
         return meaning
     dcgm = next((found[0] for code in codes if (found := _DCGM.match(code))), None)
     row = next((row for row in table("dcgm_errors") if row["name"] == dcgm), None) if dcgm else None
-    if dcgm and (row is None or row["class"] == "unknown"):
-        if _FALLEN.search(message) or "OFF_BUS" in dcgm:
-            return Meaning("k8s-gpu-health", "cause", "hardware/gpu-lost", 0.85, data={"dcgm": dcgm, "monitor": reason})
+    if dcgm and (row is None or row["class"] == "unknown") and (_FALLEN.search(message) or "OFF_BUS" in dcgm):
+        return Meaning("k8s-gpu-health", "cause", "hardware/gpu-lost", 0.85, data={"dcgm": dcgm, "monitor": reason})
     if row is not None and row["class"] != "unknown":
         fatal = finding.get("isfatal") is not False
         return Meaning(

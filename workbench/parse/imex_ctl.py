@@ -11,8 +11,8 @@ __all__ = ["read_imex"]
 
 # Node #0   * 10.0.3.1 *    - READY                - Version: 580.95.05   - Hostname: tray-0   (the stars mark who was asked)
 _NODE = re.compile(
-    r"\s*Node #(?P<number>\d+)\s*[*-]\s*(?P<address>[\w.:-]+?)\s*\*?\s+-\s*(?P<state>[A-Z_]+)"
-    r"(?:\s*-\s*Version: ?(?P<version>[\d.]*))?(?:\s*-\s*Hostname: ?(?P<host>[\w.-]*))?"
+    r"\s{0,8}Node #(?P<number>\d+)\s{0,8}[*-]\s{0,8}(?P<address>[\w.:-]{1,80}?)\s{0,40}\*?\s{1,40}-\s{0,8}(?P<state>[A-Z_]+)"
+    r"(?:\s{0,40}-\s{0,8}Version: ?(?P<version>[\d.]*))?(?:\s{0,40}-\s{0,8}Hostname: ?(?P<host>[\w.-]*))?"
 )
 _READY = ("READY", "UP")
 # on the way up: bad only when it stays so

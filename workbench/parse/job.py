@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Sequence
@@ -205,9 +206,9 @@ def _place(job: JobState, head: Prefix, no: int) -> None:
         for local, rank in job.blocks.ranks:
             remember(job, rank, local, head.node or job.node, None, head.time, no, "torchelastic")
         job.blocks.ranks = []
-    if "ocal_world_size" in head.rest and (found := _LOCAL_SIZE.search(head.rest[:2000])):
-        job.local_size = int(found[2])
-        job.node = job.node or found[1]
+    if "ocal_world_size" in head.rest and (size_at := _LOCAL_SIZE.search(head.rest[:2000])):
+        job.local_size = int(size_at[2])
+        job.node = job.node or size_at[1]
     if job.world is None or "nranks" in head.rest:
         size = world_size(head.rest[:2000])
         if size is not None and size < 1_000_000:
@@ -290,6 +291,8 @@ def _emit(
     if row.layer == "noise":
         job.noise[row.id] = job.noise.get(row.id, 0) + 1
         return
+    if row.id == "number-lost":
+        return  # it is there so that the scanner keeps such steps; `_progress` judges them
     if row.id in SOFT:
         if row.id != "py-builtin-exception" or quiet or head.level not in ("ERROR", "CRITICAL"):
             return
@@ -312,15 +315,20 @@ def _emit(
         and not head.level
     ):
         lowered = round(row.weight * 0.6, 3)  # words without their exception: quoted, or torn off it
-    if row.id in ("job-finished", "process-finished"):
-        done = Event(row.id, "job", line.text[:500], moment, job.file, line.no, head.node or job.node, rank=head.rank)
-        if row.id == "job-finished":
+    names = {other.id for other in rows} if row.role != "cause" else set()
+    if "job-finished" in names or "process-finished" in names:
+        whole = "job-finished" in names
+        name = "job-finished" if whole else "process-finished"
+        done = Event(name, "job", line.text[:500], moment, job.file, line.no, head.node or job.node, rank=head.rank)
+        if whole:
             job.finished = done  # the last word counts
         else:
             job.ended = done
     if row.origin.startswith("signatures_slurm"):
         _slurm(job, line, head, moment, row.id)
         return
+    if row.id.startswith("horovod-stalled"):
+        head = dataclasses.replace(head, rank=None)  # the coordinator reports; it is not the one that is missing
     event = add(job, row, line.no, line.text, head, moment, data)
     if event is None:
         return
@@ -340,6 +348,8 @@ def _slurm(job: JobState, line: Line, head: Prefix, moment: float | None, name: 
             event.data["reported_by"] = event.node  # a lost node does not write: the one named is where the step was run from
             event.node = None
         event.attempt = job.attempt
+        if (event.role or job.matcher.rows[event.signature].role) != "cause":
+            event.source = "launcher"  # srun reports the ends of its tasks; what the controller decided is the scheduler's word
         event.text = cut(line.text, job.matcher.compiled(job.matcher.rows[name]))
         if event.time is None and moment is not None:
             event.time = moment

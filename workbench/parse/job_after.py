@@ -14,7 +14,9 @@ from workbench.parse.prefix import Prefix
 __all__ = ["conclude"]
 
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM", 2: "SIGINT"}
-_FORGIVEN = frozenset({"noise-metrics-push", "noise-tracker", "noise-retry", "noise-shutdown"})  # a logger that says so goes on after the traceback
+_FORGIVEN = frozenset(
+    {"noise-metrics-push", "noise-tracker", "noise-retry", "noise-shutdown"}
+)  # a logger that says so goes on after the traceback
 _QUOTING = frozenset({"triton-models-failed", "ray-trial-failed", "ray-task-error"})  # lines that repeat an error said before
 _HOOKED = re.compile(r"\[rank\d+\]:")
 _THREAD = re.compile(r"^Exception in thread |^Exception ignored in|Error in sys\.excepthook")
@@ -34,6 +36,7 @@ def conclude(job: JobState) -> None:
     _skipped(job)
     _tasks(job)
     _members(job)
+    _first_crash(job)
     _reruns(job)
     _no_driver(job)
 
@@ -44,9 +47,9 @@ def _tasks(job: JobState) -> None:
         return
     for event in job.parsed.events:
         task = event.data.get("task")
-        if event.signature.startswith("slurm-task-") and event.rank is None and isinstance(task, int):
-            if job.world is None or task < job.world:
-                event.rank = task
+        known = isinstance(task, int) and (job.world is None or task < job.world)
+        if known and event.signature.startswith("slurm-task-") and event.rank is None:
+            event.rank = task
 
 
 _NAMES_A_NODE = (
@@ -63,11 +66,30 @@ def _members(job: JobState) -> None:
             for name in (event.node, event.data.get("reported_by")):
                 if isinstance(name, str) and name:
                     named.setdefault(name, event)
+    lost = {event.node for event in job.parsed.events if event.signature == "slurm-node-failure-srun" and event.node}
+    for event in job.parsed.events:
+        if event.signature == "slurm-node-fail" and event.node is None and len(lost) == 1:
+            event.node = next(iter(lost))
     placed = {one.node for one in job.parsed.placements if one.node}
     if len(named.keys() | placed) < 2:
         return  # a single name would make strangers of all other nodes
     for name in named.keys() - placed:
         remember(job, None, None, name, None, named[name].time, named[name].line or 0, "launcher-line")
+
+
+def _first_crash(job: JobState) -> None:
+    """Composer names the rank that ended first; the codes of all others, which it lists later, follow from that."""
+    first = next(
+        (event for event in job.parsed.events if "crashed with exit code" in event.text and event.rank is not None), None
+    )
+    for event in job.parsed.events:
+        if (
+            first is not None
+            and event.text.find("Global rank") >= 0
+            and event.rank != first.rank
+            and event.signature.startswith("exit-")
+        ):
+            event.weight = 0.05
 
 
 def _reruns(job: JobState) -> None:

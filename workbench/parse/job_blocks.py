@@ -46,7 +46,8 @@ class _Block:
 
     def tell(self) -> None:
         """Give what is known by now to all events of the record; it knows better than whoever printed it."""
-        for one in (*self.events, *self.heads):
+        said: list[Event | Prefix] = [*self.events, *self.heads]
+        for one in said:
             one.rank = self.rank if self.rank is not None else one.rank
             one.node = self.node or one.node
             one.pid = self.pid if self.pid is not None else one.pid

@@ -12,7 +12,13 @@ __all__ = ["attribute"]
 
 _CRASHES = ("native-", "fatal-python-error", "torch-terminate-called", "c10d-shape-mismatch")
 _CUDA = ("cuda-", "cublas-", "cudnn-", "nccl-unhandled-cuda")
-_OF_THE_DEVICE = ("cuda-ecc-uncorrectable", "cuda-contained-error", "cuda-nvlink-uncorrectable", "cuda-unknown-error", "nvml-gpu-lost")
+_OF_THE_DEVICE = (
+    "cuda-ecc-uncorrectable",
+    "cuda-contained-error",
+    "cuda-nvlink-uncorrectable",
+    "cuda-unknown-error",
+    "nvml-gpu-lost",
+)
 _REPORTS = ("elastic-exit", "composer-rank-ended", "ray-worker-failed", "exit-code", "exit-worker")  # one line, one worker
 # endings that the launcher itself brings about, so that they say nothing about who began
 _ENDED_BY_OTHERS = (-15, -9, 0, None)
@@ -72,9 +78,7 @@ def _global(local: int, seen: set[int], local_size: int | None) -> int | None:
     return local if max(seen) < size else None
 
 
-def _ended(
-    parsed: Parsed, failures: Sequence[Failure], one_node: bool, local_size: int | None, seen: set[int]
-) -> list[Failure]:
+def _ended(parsed: Parsed, failures: Sequence[Failure], one_node: bool, local_size: int | None, seen: set[int]) -> list[Failure]:
     """Return whose end was no follow-up: of the agent's summary, else of what other launchers report one line a worker."""
     if failures:
         return [failure for failure in failures if failure.code not in _ENDED_BY_OTHERS]
@@ -86,12 +90,20 @@ def _ended(
         rank, local = event.rank, event.local_rank
         if rank is None and local is not None and one_node:
             rank = _global(local, seen, local_size)
-            if event.signature == "elastic-exit":
+            if event.signature == "elastic-exit" and rank is not None:
                 event.rank = rank
+                if event.pid is not None:
+                    parsed.placements.append(
+                        Placement(
+                            rank, event.node, local, pid=event.pid, attempt=event.attempt, time=event.time, origin="line-prefix",
+                            file=event.file, line=event.line,
+                        )
+                    )  # fmt: skip
         code = event.code if event.code is not None else 1
         if rank is not None and code not in _ENDED_BY_OTHERS:
             ended.setdefault(
-                (event.attempt, rank), Failure(event.line or 0, event.text, rank=rank, local_rank=local, code=code, attempt=event.attempt)
+                (event.attempt, rank),
+                Failure(event.line or 0, event.text, rank=rank, local_rank=local, code=code, attempt=event.attempt),
             )
     return list(ended.values())
 

@@ -128,7 +128,14 @@ class JobState:
 
 
 def remember(
-    job: JobState, rank: int | None, local: int | None, node: str | None, pid: int | None, time: float | None, no: int, origin: str
+    job: JobState,
+    rank: int | None,
+    local: int | None,
+    node: str | None,
+    pid: int | None,
+    time: float | None,
+    no: int,
+    origin: str,
 ) -> None:
     key = (rank, node, local, pid, job.attempt, origin)
     if key in job.placed or len(job.placed) > 200_000:

@@ -146,12 +146,12 @@ def _firmware(run: Run, event: Event, number: int) -> Event:
 
 def _crash(run: Run, event: Event, number: int) -> Event:
     """Name the GPU of a crash report, which stands in one of the lines below its heading."""
-    for later in run.after(number, 4):
-        if event.gpu is not None or "NVRM" not in later.text:
+    for later in [] if event.gpu else run.after(number, 4):
+        if "NVRM" not in later.text:
             break
-        _gpu_of(run, event, later.text)
-        if event.gpu is None and (about := xid.xid_event(later.text)) and about.gpu:
-            event.gpu = run.gpu(about.gpu.pci)
+        if found := _NVRM_AT.search(later.text):
+            event.gpu = run.gpu(found[1])
+            break
     return event
 
 

@@ -392,10 +392,14 @@ def _plain_digits(stamp: Stamp, found: re.Match[str]) -> int:
 
 
 # messages:Jun 17 20:18:08 ip-10-0-0-7 kernel: … (grep over several files) | /var/log/kern.log.1:4711:Jun 17 … | > Apr 28 … (quoted)
-_GREP = re.compile(r"(?:> ?)*(?:(?!\d{1,2}:)[\w./+@-]*[A-Za-z][\w./+@-]*[:-](?:\d+[:-])?)?(?=\S)")
-_DATED = re.compile(r"[^\W\d_]{3} +\d{1,2} \d\d:\d\d:\d\d |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:|\[ *\d+\.\d{6}\] |\[[^\W\d_]{3} [^\W\d_]{3} ")
+_GREP = re.compile(r"(?:> ?){0,8}(?:(?!\d{1,2}:)[\w./+@-]{0,120}[A-Za-z][\w./+@-]{0,60}[:-](?:\d+[:-])?)?(?=\S)")
+_DATED = re.compile(
+    r"[^\W\d_]{3} +\d{1,2} \d\d:\d\d:\d\d |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:|\[ *\d+\.\d{6}\] |\[[^\W\d_]{3} [^\W\d_]{3} "
+)
 # 19:14:43  NVRM: Xid … (a person cut the date off, or a tool shows times only)
-_OF_DAY = re.compile(r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?[ \t]+(?=NVRM|nvidia|mlx5_core|pcieport|EDAC|mce:|BUG:|INFO: |Xid |kernel:)")
+_OF_DAY = re.compile(
+    r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?[ \t]+(?=NVRM|nvidia|mlx5_core|pcieport|EDAC|mce:|BUG:|INFO: |Xid |kernel:)"
+)
 
 
 def _collector(stamp: Stamp, line: str) -> int:

@@ -161,7 +161,9 @@ def _kind_by_shape(item: Mapping[str, Any]) -> str:
         return "Event"
     if isinstance(spec, Mapping) and isinstance(spec.get("containers"), list):
         return "Pod"
-    if isinstance(status, Mapping) and (isinstance(status.get("nodeInfo"), Mapping) or {"capacity", "addresses"} <= status.keys()):
+    if isinstance(status, Mapping) and (
+        isinstance(status.get("nodeInfo"), Mapping) or {"capacity", "addresses"} <= status.keys()
+    ):
         return "Node"
     return ""
 

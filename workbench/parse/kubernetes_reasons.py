@@ -43,6 +43,19 @@ _SXID = re.compile(r"\bSXid \((?:PCI:)?[0-9a-fA-F:.]+\): (\d+)")
 _GPU_INDEX = re.compile(r"\bGPU[: ](\d{1,2})\b|nvml\.Device (\d{1,2})\b")
 _PCI = re.compile(r"\bPCI:((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)")
 _DCGM = re.compile(r"\bErrorCode:(DCGM_FR_\w+)|\b(DCGM_FR_\w+)")
+# GPUUnhealthy | NvidiaNVLinkError | GpuFallenOffBus: what sites' own monitors call their events
+_GPU_REASON = re.compile(
+    r"(?:Gpu|GPU|Nvidia|NVIDIA|NVLink|NvLink|Nvlink|NVSwitch)\w*?(?:Unhealthy|Error|Errors|Failure|Failed|Fault|Lost|Missing|Degraded|OffBus)"
+)
+_GPU_WORDS = (
+    (r"NVLink|NvLink|Nvlink|nvlink|NVSwitch|NvSwitch", "hardware/nvlink"),
+    (r"E[Cc][Cc]|[Rr]ow ?[Rr]emap|[Uu]ncorrectable|MemoryError|DBE", "hardware/gpu-memory"),
+    (r"Lost|Missing|OffBus|off the bus|count mismatch", "hardware/gpu-lost"),
+    (r"P[Cc][Ii]e", "hardware/pcie"),
+    (r"[Tt]herm|[Tt]emperature|[Pp]ower", "hardware/thermal-power"),
+    (r"Driver|driver", "driver/other"),
+    (r"", "hardware/gpu-other"),
+)
 _ACTION = re.compile(r"Recommended ?Action=(\w+)")
 # NVSentinel says so of findings that do not hurt; such events make no condition
 _HARMLESS = re.compile(r"can still perform workload|Recommended ?Action=NONE\b")
@@ -85,6 +98,8 @@ RULES: tuple[tuple[str | None, str | None, str], ...] = (
     (r"Preempt(?:ed|ing)|PreemptionBy\w+|Preemption", None, "k8s-preempted"),
     (None, r"Preempted to accommodate a workload|because of (?:preempt|reclaim)|[Pp]reempted by", "k8s-preempted"),
     (r"Evict\w*|QuotaReserved|Pending|Requeued|WorkloadEvicted\w*", r"PodsReady timeout|PodsReadyTimeout", "k8s-gang-waiting"),
+    (r"EvictedDueToPodsReadyTimeout|PodGroupUnschedulable", None, "k8s-gang-waiting"),
+    (r"EvictedDueToNodeFailures", None, "k8s-node-lost"),
     (r"EvictionByEvictionAPI|EvictedByAPI", None, "k8s-evicted-api"),
     (r"Evicted|Drained?|DrainSucceeded|Descheduled", r"^(?:Evicted pod|Eviction API)|descheduler|drain", "k8s-evicted-api"),
     (r"Evicted", None, "k8s-evicted"),
@@ -108,7 +123,7 @@ RULES: tuple[tuple[str | None, str | None, str], ...] = (
     ),
     (
         (
-            r"SpotInterrupt\w*|InstanceTerminating|InstanceStopping|(?:Preempt|Terminate|Reboot|Redeploy|Freeze)Scheduled|CSPMaintenance"
+            r"SpotInterrupt\w*|Spot(?:Instance)?(?:Terminat|Reclaim|Preempt)\w*|HostMaintenance\w*|InstanceTerminated|InstanceTerminating|InstanceStopping|(?:Preempt|Terminate|Reboot|Redeploy|Freeze)Scheduled|CSPMaintenance"
             r"|VMEventScheduled|ScheduledMaintenance|RebalanceRecommendation|ASGLifecycle|Interruption\w*|NodeTermination\w*"
         ),
         None,
@@ -176,11 +191,17 @@ RULES: tuple[tuple[str | None, str | None, str], ...] = (
     (r"Failed", r"create failed|failed to (?:create|start)|shim task|RunContainerError|CreateContainer", "k8s-container-start"),
     (
         r"FailedCreatePodSandBox|Failed",
-        r"VF pci addr is required|LoadConf\(\)|failed to load netconf|failed to find plugin|incompatible CNI|network-attachment-definition"
-        r"|NetworkAttachmentDefinition|no runtime for|RuntimeHandler|runtime class|failed to get delegate",
+        (
+            r"VF pci addr is required|LoadConf\(\)|failed to load netconf|failed to find plugin|incompatible CNI"
+            r"|network-attachment-definition|NetworkAttachmentDefinition|no runtime for|RuntimeHandler|runtime class|failed to get delegate"
+        ),
         "k8s-sandbox-config",
     ),
-    (r"FailedCreatePodSandBox", r"no IP addresses|assign an IP|free (?:IPs|VFs)|InsufficientFreeAddresses", "k8s-sandbox-address"),
+    (
+        r"FailedCreatePodSandBox",
+        r"no IP addresses|assign an IP|free (?:IPs|VFs)|InsufficientFreeAddresses",
+        "k8s-sandbox-address",
+    ),
     (r"FailedCreatePodSandBox|FailedPodSandBoxStatus|NetworkNotReady", None, "k8s-sandbox"),
     (r"FailedPrepareDynamicResources|FailedResourceClaim\w*", None, "k8s-dra-failed"),
     (r"FailedMount|FailedAttachVolume|FailedMapVolume|VolumeResizeFailed|ProvisioningFailed", None, "k8s-mount"),
@@ -248,6 +269,9 @@ def _gpu_health(reason: str, message: str, severity: str) -> Meaning | None:
         code = next(int(group) for group in found.groups() if group)
         return Meaning(f"xid-{code}", code=code, data={"monitor": reason})
     dcgm = _DCGM.search(message)
+    if not dcgm and row is None and severity == "Warning" and _GPU_REASON.fullmatch(reason):
+        cls = next(cls for words, cls in _GPU_WORDS if re.search(words, f"{reason} {message}"))
+        return Meaning("k8s-gpu-health", "cause", cls, 0.5, data={"monitor": reason})
     if not dcgm and not (row and row["kind"] == "node condition" and row["signature"] == "k8s-condition"):
         return None
     meaning = Meaning("k8s-gpu-health" if dcgm or not row else "k8s-condition", data={"monitor": reason})
@@ -292,7 +316,9 @@ def _weigh(meaning: Meaning, message: str) -> Meaning:
             meaning.cls, meaning.weight = "driver/hang", 0.7
         elif re.search(r"nvml error: (?:gpu is lost|unknown error)", message):
             meaning.cls, meaning.weight = "hardware/gpu-lost", 0.65
-        elif re.search(r"(?:mount|ldcache|permission|container) error: |could not select device driver|unresolvable CDI", message):
+        elif re.search(
+            r"(?:mount|ldcache|permission|container) error: |could not select device driver|unresolvable CDI", message
+        ):
             meaning.cls, meaning.weight = "platform/config", 0.7
         elif "unknown device" in message:
             meaning.cls, meaning.weight = "hardware/gpu-lost", 0.5

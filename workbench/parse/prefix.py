@@ -475,8 +475,8 @@ def context(lines: Iterable[str], year: int | None = None) -> Context:
             and (found := re.search(r"(?<!\d)(20[1-4]\d)[-/](?:0[1-9]|1[0-2])[-/][0-3]\d[T _]\d{2}:\d{2}", text[:400]))
         ) or (own is None and (found := re.search(r"(?:0[1-9]|1[0-2])/[0-3]\d/(20[1-4]\d) \d{2}:\d{2}", text[:200]))):
             own = int(found[1])
-        if not text.strip():
-            continue
+        if not text.strip() or text.startswith(("srun: ", "slurmstepd: ", "sbatch: ")):
+            continue  # Slurm's own lines carry no number
         total += 1
         if (found := _SRUN.match(text)) and found.end() > found.start():
             numbered += 1

@@ -100,6 +100,10 @@ def event_of(name: str, line: Line, *, file: str, node: str | None = None, offse
     where: list[str | None] = [*named] or [host[1] if host else node]
     if name == "slurm-job-start":
         where = [None]
+    reporter = None
+    if name == "slurm-node-fail" and named:
+        # the step's daemon prints this where it runs, and lives; srun and the controller name the node that is gone
+        reporter, named, where = ", ".join(named), [], [None]
     meaning = _meaning(name, groups)
     for one in where:
         event = Event(
@@ -110,6 +114,8 @@ def event_of(name: str, line: Line, *, file: str, node: str | None = None, offse
         event.code = int(groups["code"]) if groups.get("code") else meaning.get("code")
         if one is None and named:
             event.data["nodes"] = named
+        if reporter:
+            event.data["reported_by"] = reporter
         if job:
             event.data["job"] = job
         if groups.get("rank"):

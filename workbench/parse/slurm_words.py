@@ -98,15 +98,30 @@ _HEALTH = re.compile(
     r"\b(?:NHC|AzNHC|HC|health.?check|check_\w+|hc_\w+|gpud|dcgm|DCGM|nvidia-smi|Xid|XID|ECC|DBE|row.?remap|nvlink|NVLink|ibstat"
     r"|InfiniBand|infiniband|mlx5_?\d*|mce|MCE|EDAC|fabric.?manager|(?:gpu|GPU).{0,12}(?:lost|missing|error|fail|dead|fallen))",
 )
+# what a person writes who found a fault; notes about planned work may hold the same words
+_FAULT = re.compile(
+    r"\b(?:dimm|fan|psu|power|disk|drive|nvme|file ?system|lustre|nfs|gpfs|beegfs|weka|mount\w*|scratch|nvswitch|imex|gpus?|cuda|ib|hca|link"
+    r"|memory|ram|temp\w*|nic|cable|cpu|motherboard|board|driver)\b.{0,40}?\b(?:fail\w*|fault\w*|errors?|dead|bad|broken|lost|hung|hangs?|down"
+    r"|missing|not (?:mounted|running|working|responding|detected|found)"
+    r"|degraded|too high|high|falling|overheat\w*|flapping|stuck)\b"
+    r"|\b(?:bad|failed|broken|dead|faulty|lost|missing|high|hung) (?:dimm|fan|psu|disk|drive|gpus?|link|cable|nic|memory|temp\w*"
+    r"|power|hca|nvme)\b|kernel panic|machine check|node (?:crash|hung|down)",
+    re.IGNORECASE,
+)
+_PLANNED = re.compile(
+    r"firmware|upgrad|maintenance|reserv|updat|\brma\b|replac|rollout|planned|testing|burn.?in|reimag|decommission|move[ds]?\b",
+    re.IGNORECASE,
+)
 # words of a health check → the class that they speak of
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"row.?remap|\bECC\b|\becc\b|\bDBE\b|\bdbe\b|uncorrect", "hardware/gpu-memory"),
-    (r"fallen off|gpu.{0,12}(?:lost|missing)|GPU.{0,12}(?:lost|missing)|gpu.?count|number of gpus", "hardware/gpu-lost"),
+    (r"nvidia-smi.{0,20}(?:hang|hung|time ?d? ?out)|driver.{0,20}(?:hung|stuck)", "driver/hang"),
+    (r"fall(?:en|ing) off|gpu.{0,12}(?:lost|missing)|GPU.{0,12}(?:lost|missing)|gpu.?count|number of gpus", "hardware/gpu-lost"),
     (r"nvlink|nvswitch|SXid", "hardware/nvlink"),
     (r"fabric.?manager|imex", "driver/fabric-manager"),
     (r"infiniband|\bib\b|ibstat|mlx5|port .*down|link .*down|hca", "hardware/network-link"),
     (r"pcie|\baer\b|link width", "hardware/pcie"),
-    (r"therm|temperature|slowdown|power.?brake|\bpsu\b", "hardware/thermal-power"),
+    (r"therm|temperature|slowdown|power.?brake|\bpsu\b|\bfan\b|high temp|overheat|power suppl", "hardware/thermal-power"),
     (r"\bdimm\b|\bmce\b|edac|check_hw_(?:mem|cpu)|memory size", "hardware/host"),
     (r"check_fs|mount|\bnfs\b|lustre|gpfs|disk|/scratch|/tmp", "platform/storage"),
     (r"version mismatch", "driver/version-mismatch"),
@@ -235,7 +250,7 @@ def reason_meaning(reason: str, who: str | None = None) -> dict[str, Any]:
     for pattern, signature, cls, weight in _REASONS:
         if re.search(pattern, reason):
             return {"signature": signature, "cls": cls, "weight": weight}
-    if _HEALTH.search(reason):
+    if _HEALTH.search(reason) or (_FAULT.search(reason) and not _PLANNED.search(reason)):
         code = re.search(r"\bX[Ii][Dd]s?\D{0,8}(\d{1,3})\b", reason)
         cls = next((cls for pattern, cls in _WORDS if re.search(pattern, reason, re.IGNORECASE)), None)
         meaning: dict[str, Any] = {

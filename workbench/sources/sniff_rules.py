@@ -51,7 +51,8 @@ KERNEL_STAMP = lines(
 KERNEL_NAME = re.compile(r"^.{0,80}?(?<!\w)kernel(?:\[\d+\])?: ")
 # the body of a kernel line, for logs whose stamps were cut off
 KERNEL_BODY = re.compile(
-    r"^\W*(?:(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t]+)?(?:NVRM: |Xid \d{1,3} (?:\(?PCI|on |at )|nvidia[\w-]*: |nvidia-nvswitch\d*: |nvidia-nvlink|nvidia-uvm|nvidia-peermem|pcieport |"
+    r"^\W*(?:(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t]+)?(?:NVRM: |"
+    r"Xid \d{1,3} (?:\(?PCI|on |at )|nvidia[\w-]*: |nvidia-nvswitch\d*: |nvidia-nvlink|nvidia-uvm|nvidia-peermem|pcieport |"
     r"AER: |EDAC |mce: |mlx5_core |bnxt_en |"
     r"nvme\d|nvme |I/O error, dev |EXT4-fs|XFS \(|BTRFS|blk_update_request|Lustre|LNet|BUG: |watchdog: |"
     r"INFO: task |INFO: rcu|rcu: |"

@@ -14,7 +14,15 @@ from workbench.catalog import signatures
 from workbench.model import Event, Evidence, Gpu
 from workbench.triage.context import JOB_SOURCES, Context
 from workbench.triage.placement import find_job_pods, place_ranks, unify_names
-from workbench.triage.timeline import bound_times, correct_local_time, estimate_skew, find_failure, read_progress
+from workbench.triage.timeline import (
+    anchor_uptimes,
+    bound_times,
+    correct_local_time,
+    estimate_skew,
+    find_failure,
+    find_job_zone,
+    read_progress,
+)
 from workbench.triage.windows import Windows
 
 __all__ = ["build_context"]
@@ -29,8 +37,10 @@ def build_context(incident: Evidence, windows: Windows | None = None) -> Context
     find_job_pods(context)
     place_ranks(context)
     read_progress(context)
+    find_job_zone(context)
     estimate_skew(context)
     events = normalise(context, incident.records)
+    anchor_uptimes(context, events)
     correct_local_time(context, events)
     bound_times(events)
     context.events = coalesce(context, events)
@@ -65,13 +75,20 @@ def normalise(context: Context, records: Iterable[Event]) -> list[Event]:
         if event.gpu is not None:
             event.gpu = context.identify(event.node, event.gpu)
         if event.rank is None and event.source != "kubernetes":
-            if event.pid is not None and (event.node, event.pid) in context.pid_rank:
-                event.rank = context.pid_rank[event.node, event.pid]
+            place = next((key for key in ((event.node, event.pid), (None, event.pid)) if key in context.pid_rank), None)
+            if event.pid is not None and place is not None:
+                event.rank = context.pid_rank[place]
             elif event.gpu is not None:
                 event.rank = context.rank_on(event.node, event.gpu)
             elif event.local_rank is not None and event.node:
                 matches = [rank for rank in context.ranks_of(event.node) if context.rank_local.get(rank) == event.local_rank]
                 event.rank = matches[0] if len(matches) == 1 else None
+        if context.job_offset and event.source in (*JOB_SOURCES, "stacks", "slurm") and event.time is not None:
+            event.time -= context.job_offset
+            event.last = event.last - context.job_offset if event.last is not None else None
+            if isinstance(event.data.get("not_after"), float):
+                event.data["not_after"] -= context.job_offset
+            event.data["utc_offset"] = context.job_offset
         ahead = context.skew.get(event.node or "", 0.0)
         if ahead and event.time is not None and event.source in (*JOB_SOURCES, "kernel", "stacks", "flight-recorder"):
             event.time -= ahead

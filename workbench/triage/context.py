@@ -58,6 +58,7 @@ class Context:
     progress: list[Progress] = field(default_factory=list)
     rank_last: dict[int, dict[str, Any]] = field(default_factory=dict)
     skew: dict[str, float] = field(default_factory=dict)
+    job_offset: float = 0.0  # seconds by which the job's own stamps without zone are ahead of UTC
     lives: list[Life] = field(default_factory=list)  # one a start of the job, in order
     other_pods: set[str] = field(default_factory=set)  # pods of other jobs, seen in the platform's state
     sole_node: str | None = None  # the only node that any evidence names

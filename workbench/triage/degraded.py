@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -51,7 +52,7 @@ def _slowdown(context: Context, since: float | None) -> float | None:
             by_rank.setdefault(rank, []).append((time, step))
     rows = max(by_rank.values(), key=len, default=[])
     pace: dict[bool, list[float]] = {True: [], False: []}
-    for (t0, s0), (t1, s1) in zip(rows, rows[1:], strict=False):
+    for (t0, s0), (t1, s1) in pairwise(rows):
         if s1 > s0 and t1 > t0:
             pace[t0 >= since].append((t1 - t0) / (s1 - s0))
     if len(pace[True]) < 3 or len(pace[False]) < 3:

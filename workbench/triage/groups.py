@@ -131,7 +131,8 @@ def _weigh(context: Context, group: Group) -> None:
         return
     if first is None or last is None:
         if context.fail is not None and group.source in ("kernel", "metrics", "kubernetes", "slurm"):
-            group.lower(0.85, "without a time it cannot be put in order")
+            near = group.source != "kernel" or _of_the_job(context, group) or _at_the_end(context, group)
+            group.lower(0.85 if near else 0.4, "without a time it cannot be put in order")
         return
     life = life_of(context, first)
     if life is None or life.fail is None or context.start is None:
@@ -157,6 +158,19 @@ def _weigh(context: Context, group: Group) -> None:
     ends = life_of(context, last) or life
     if ends.stop is not None and last + windows.survived < ends.stop and not sustained(context, group):
         group.lower(0.15, f"the job made steps for {ago(ends.stop - last)} after it")
+
+
+def _of_the_job(context: Context, group: Group) -> bool:
+    """Tell whether a line names one of the job's processes or GPUs."""
+    return group.rank is not None or any(
+        event.pid is not None and any(pid == event.pid for _, pid in context.pid_rank) for event in group.events
+    )
+
+
+def _at_the_end(context: Context, group: Group) -> bool:
+    """Tell whether a line stands in the last tenth of its file: a log that was collected after the failure ends with it."""
+    sizes = {document.name: document.lines for document in context.incident.documents}
+    return any(event.line is not None and event.line >= 0.9 * sizes.get(event.file, 0) for event in group.events)
 
 
 _LASTING = (

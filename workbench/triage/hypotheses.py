@@ -15,6 +15,7 @@ __all__ = ["anchor", "class_row", "first_of_kind", "form_hypotheses", "rank_hypo
 
 ANCHOR = 0.3  # below this a hypothesis is mentioned, never the verdict
 LATE_COST = 0.35  # what coming later than a rival costs at most: an early generic error beats a late specific one
+_ANOTHER_JOB = 6 * 3600.0
 _SEVERITY = {"replace-node": 6, "drain": 5, "reboot-node": 4, "reset-gpu": 3, "restart-task": 1}
 _OF_A_GPU = ("hardware/gpu", "hardware/nvlink", "hardware/pcie", "driver/hang")
 _STATES = ("driver/missing", "driver/version-mismatch", "driver/fabric-manager")
@@ -192,6 +193,8 @@ def _culprit(context: Context, hypothesis: Hypothesis, groups: list[Group], lead
         if hypothesis.gpu is not None:
             hypothesis.gpu = context.identify(hypothesis.node, hypothesis.gpu)
             rank = context.rank_on(hypothesis.node, hypothesis.gpu)
+            if rank is None:
+                rank = _only_rank(context, hypothesis)
             if rank is not None:
                 hypothesis.rank = rank
             if hypothesis.at_fault == "node" and signature.scope == "gpu":
@@ -200,6 +203,22 @@ def _culprit(context: Context, hypothesis: Hypothesis, groups: list[Group], lead
             hypothesis.at_fault = "node"
     else:
         _spread(context, hypothesis, groups, lead)
+
+
+def _only_rank(context: Context, hypothesis: Hypothesis) -> int | None:
+    """Return the one rank of the node whose CUDA call failed, or that its agent saw die, within a minute of the GPU's fault."""
+    for prefixes in (("cuda-", "nvml-"), ("elastic-exit", "torchelastic-root-cause", "exit-sig")):
+        ranks = {
+            event.rank
+            for event in context.events
+            if event.rank is not None
+            and event.node == hypothesis.node
+            and event.signature.startswith(prefixes)
+            and (event.time is None or hypothesis.time is None or abs(event.time - hypothesis.time) <= 60.0)
+        }
+        if len(ranks) == 1:
+            return next(iter(ranks))
+    return None
 
 
 def _named_elsewhere(context: Context, hypothesis: Hypothesis) -> Gpu | None:
@@ -287,6 +306,8 @@ def rank_hypotheses(context: Context, hypotheses: Sequence[Hypothesis]) -> list[
         if earliest is None or hypothesis.time is None or context.windows is None:
             return hypothesis.score
         delay = max(0.0, hypothesis.time - earliest - context.windows.same_instant)
+        if context.start is None and delay > _ANOTHER_JOB:
+            delay = 0.0  # a node's log without a job in sight holds many jobs: hours apart, order says nothing
         return hypothesis.score - LATE_COST * float(min(1.0, delay / 30.0) ** 0.5)
 
     return sorted(hypotheses, key=lambda h: (-worth(h), h.time if h.time is not None else float("inf")))

@@ -11,7 +11,15 @@ from statistics import median
 from workbench.model import Event
 from workbench.triage.context import JOB_SOURCES, Context, Life
 
-__all__ = ["bound_times", "correct_local_time", "estimate_skew", "find_failure", "read_progress"]
+__all__ = [
+    "anchor_uptimes",
+    "bound_times",
+    "correct_local_time",
+    "estimate_skew",
+    "find_failure",
+    "find_job_zone",
+    "read_progress",
+]
 
 _HALF_HOUR = 1800.0
 
@@ -46,6 +54,84 @@ def read_progress(context: Context) -> None:
         if context.lives:
             context.lives[-1].until = time
         context.lives.append(Life(number, time))
+
+
+def find_job_zone(context: Context) -> None:
+    """
+    Find by how many half-hours the job's stamps, which have no zone, are ahead of UTC, and bring its life line to UTC.
+
+    The platform's record of the job's pods is in UTC and ends when the log does; exporters' stamps are in UTC and reach past the job's
+    end, by at most the time that a collection takes. Both ends of a job that agree leave no doubt, one alone may.
+    """
+    stamps = [row for row in context.rank_last.values() if row.get("last_time") and row.get("first_time")]
+    if not stamps or any(document.facts.get("zoned") for document in context.incident.documents if document.kind == "job-log"):
+        return
+    first, last = min(row["first_time"] for row in stamps), max(row["last_time"] for row in stamps)
+    offset = _by_pods(context, first, last)
+    if offset is None:
+        offset = _by_metrics(context, last)
+    if not offset or abs(offset) > 14 * 3600.0:
+        return
+    context.job_offset = offset
+    context.progress = [(time - offset, rank, step, seconds) for time, rank, step, seconds in context.progress]
+    context.rank_last = {
+        rank: {**row, **{name: row[name] - offset for name in ("first_time", "last_time") if row.get(name)}}
+        for rank, row in context.rank_last.items()
+    }
+    for life in context.lives:
+        life.start -= offset
+        life.until -= offset
+
+
+def _by_pods(context: Context, first: float, last: float) -> float | None:
+    pods: dict[str, dict[str, float]] = {}
+    for document in context.incident.documents:
+        found = document.facts.get("pods")
+        if isinstance(found, dict):
+            pods.update({name: facts for name, facts in found.items() if name in context.job_pods})
+    starts = [facts["start"] for facts in pods.values() if facts.get("start")]
+    ends = [facts["end"] for facts in pods.values() if facts.get("end")]
+    for sure, seen in ((max(ends, default=None), last), (min(starts, default=None), first)):
+        if sure is None:
+            continue
+        offset = round((seen - sure) / _HALF_HOUR) * _HALF_HOUR
+        if abs(seen - sure - offset) < 180.0:
+            return offset
+    return None
+
+
+def _by_metrics(context: Context, last: float) -> float | None:
+    ends = sorted(float(one.times[-1]) for one in context.incident.series if len(one.times) > 1 and one.node in context.job_nodes)
+    if not ends:
+        return None
+    end = ends[len(ends) // 2]
+    begin = min(float(one.times[0]) for one in context.incident.series if len(one.times) > 1)
+    if begin <= last <= end + 120.0:
+        return 0.0
+    return math.ceil((last - end - 120.0) / _HALF_HOUR) * _HALF_HOUR
+
+
+def anchor_uptimes(context: Context, events: list[Event]) -> None:
+    """Give kernel lines that carry only the time since boot a wall time, where another source tells when the node last booted."""
+    boots: dict[str, float] = {}
+    for one in context.incident.series:
+        if one.field == "node_boot_time_seconds" and one.node and len(one.values):
+            boots[context.node(one.node) or one.node] = float(one.values[-1])
+    for condition in context.incident.condition_records:
+        if condition.name == "BootTime" and condition.node and condition.since:
+            boots.setdefault(context.node(condition.node) or condition.node, condition.since - context.job_offset)
+    newest: dict[str, int] = {}
+    for event in events:
+        if event.source == "kernel" and isinstance(event.data.get("boot"), int):
+            newest[event.file] = max(newest.get(event.file, 0), event.data["boot"])
+    for event in events:
+        uptime = event.data.get("uptime")
+        if event.source != "kernel" or event.time is not None or not isinstance(uptime, (int, float)) or event.node not in boots:
+            continue
+        if event.data.get("boot", 0) == newest.get(event.file, 0):
+            event.time = boots[event.node] + float(uptime)
+            event.last = event.time + max(0.0, float(event.data.get("last_uptime", uptime)) - float(uptime))
+            event.data["time_from"] = "boot"
 
 
 def estimate_skew(context: Context) -> None:
@@ -93,8 +179,8 @@ def find_failure(context: Context) -> None:
     begin = firsts + [event.time for event in events if event.time is not None] + [row[0] for row in context.progress[:1]]
     finish = stamps + [event.time for event in events if event.time is not None] + [row[0] for row in context.progress[-1:]]
     if not begin:
-        begin = [job.start for job in context.incident.jobs if job.start]
-    finish += [job.end for job in context.incident.jobs if job.end] if not finish else []
+        begin = [job.start - context.job_offset for job in context.incident.jobs if job.start]
+    finish += [job.end - context.job_offset for job in context.incident.jobs if job.end] if not finish else []
     context.start = min(begin) if begin else None
     context.end = max(finish) if finish else None
     if context.start is None:

@@ -21,6 +21,8 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     platform.memory_kills,
     platform.lost_nodes,
     platform.file_servers,
+    platform.quoted_lines,
+    platform.superseded_mismatch,
     network.link_flaps,
     network.odd_interface,
     gpu.repeated_faults,

@@ -92,7 +92,12 @@ def succeeded(context: Context, outcome: Outcome) -> None:
             return
     running = bool(_good_lines(context)[0]) and not failures and not causes and not restarted and not bad
     if running and (context.stop is None or context.end is None or context.end - context.stop < 600.0):
-        hard = [group for group in outcome.alive() if group.score >= 0.6 and group.source not in (*JOB_SOURCES, "metrics", "smi")]
+        hard = [
+            group
+            for group in outcome.alive()
+            if (group.score >= 0.6 and group.source not in (*JOB_SOURCES, "metrics", "smi"))
+            or (group.score >= 0.7 and group.signature.startswith("dcgmi-"))  # a diagnosis is not run beside a healthy job
+        ]
         if not hard:
             outcome.override = Hypothesis(
                 "none",
@@ -153,6 +158,9 @@ def symptoms(context: Context, outcome: Outcome) -> None:
         evidence=lines[:3],
         rule="nothing decides",
     )
+    ranks = {event.rank for event in context.events if context.role(event) == "symptom" and event.rank is not None}
+    if death is None and len(ranks) == 1:
+        outcome.fallback.rank = next(iter(ranks))
     if death is None and best is not None:
         outcome.fallback.node, outcome.fallback.gpu = best.node, best.gpu
         outcome.fallback.evidence = [best]

@@ -152,6 +152,13 @@ def whole_node(context: Context, outcome: Outcome) -> None:
             by_node[group.node].append(group)
     for node, groups in by_node.items():
         gpus = {_gpu_key(group.events[0])[1] for group in groups if _gpu_key(group.events[0])[1]}
+        if len(gpus) == 1:
+            # a switch's fatal error beside the link fault of one GPU alone is that GPU's link, seen from its other end
+            only = next(group for group in groups if group.gpu is not None)
+            for group in outcome.alive("sxid-"):
+                near = group.first is None or only.first is None or abs(group.first - only.first) <= 5.0
+                if group.node == node and group.gpu is None and near:
+                    group.gpu, group.rank = only.gpu, only.rank
         if len(gpus) < 2:
             continue
         strongest = max(group.score for group in groups)

@@ -126,12 +126,12 @@ def fingerprints(context: Context, outcome: Outcome) -> None:
             if pair:
                 event.data["says"], event.data["other"] = int(pair[1]), int(pair[2])
     events = [event for group in outcome.alive("c10d-collective-fingerprint") for event in group.events if "other" in event.data]
-    named = Counter(event.data["other"] for event in events)
-    speakers = {event.data["says"] for event in events}
-    if not named:
-        return
+    pairs = {frozenset((event.data["says"], event.data["other"])) for event in events}
+    named = Counter(rank for pair in pairs for rank in pair)
+    if len(pairs) < 2:
+        return  # one pair does not tell which of the two is odd
     (odd, votes), *rest = named.most_common(2)
-    if len(speakers - {odd}) >= 2 and (not rest or (rest[0][1] <= 1 and votes > 1)):
+    if votes == len(pairs) and rest[0][1] < votes:
         for group in outcome.alive("c10d-collective-fingerprint"):
             group.rank = odd
             for event in group.events:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 
 from workbench.model import Event
@@ -11,6 +12,8 @@ from workbench.triage.rules.outcome import Outcome
 
 __all__ = ["link_flaps", "odd_interface"]
 
+# igb 0000:e1:00.0 eno1: igb: eno1 NIC Link is Down | e1000e …: eth0 NIC Link is Down | tg3 0000:02:00.0 eno1: Link is down
+_MANAGEMENT = re.compile(r"\b(?:igb|igc|e1000e?|tg3|r8169|cdc_ether|usbnet|rndis_host|atlantic)\b")
 _LINK = ("nic-link-down", "nic-cable-unplugged", "metric-port-down", "nccl-ib-async")
 
 
@@ -26,6 +29,8 @@ def link_flaps(context: Context, outcome: Outcome) -> None:
     """
     groups = [group for group in outcome.alive(*_LINK) if group.source == "kernel"]
     for group in groups:
+        if all(_MANAGEMENT.search(event.text) for event in group.events):
+            group.lower(0.3, "a management port carries none of the job's traffic")
         down = _down_seconds(group)
         if down is not None and down < context.windows.flap:
             group.lower(0.2, f"the port was back after {down:.1f} s, within the transport's retries")

@@ -9,7 +9,7 @@ from workbench.model import Event
 from workbench.triage.context import Context, life_of
 from workbench.triage.rules.outcome import Outcome
 
-__all__ = ["file_servers", "lost_nodes", "memory_kills", "other_workloads"]
+__all__ = ["file_servers", "lost_nodes", "memory_kills", "other_workloads", "quoted_lines", "superseded_mismatch"]
 
 _EXIT_9 = (
     "elastic-exit",
@@ -86,6 +86,7 @@ def lost_nodes(context: Context, outcome: Outcome) -> None:
     """
     A node whose logs and metrics stop in one moment while its peers go on to complain was lost, whatever killed it.
     """
+    _who_failed(context, outcome)
     gone = {group.node: group for group in outcome.alive("metric-node-gone") if group.factor >= 0.3}
     unready = {
         group.node: group
@@ -146,6 +147,57 @@ def lost_nodes(context: Context, outcome: Outcome) -> None:
                 node=node,
                 note=" and ".join(signs),
             )
+
+
+def _who_failed(context: Context, outcome: Outcome) -> None:
+    """
+    ``STEP 36.0 ON node-a CANCELLED … DUE TO NODE FAILURE`` names the daemon that prints, which lives; srun's line names the one that failed.
+    Several nodes that stop answering in the same minute are the network's or the controller's matter.
+    """
+    failed = {event.node for event in context.events if event.signature == "slurm-node-failure-srun" and event.node}
+    for group in outcome.alive("slurm-node-fail", "slurm-log-node-failure"):
+        if group.signature != "slurm-node-failure-srun" and all(" ON " in event.text for event in group.events):
+            group.node = next(iter(failed)) if len(failed) == 1 else None
+    quiet = [
+        group
+        for group in outcome.alive("slurm-node-not-responding", "slurm-node-down", "k8s-node-not-ready", "k8s-node-lost")
+        if group.node
+    ]
+    times = [group.first for group in quiet if group.first is not None]
+    together = len({group.node for group in quiet}) >= 3 and (not times or max(times) - min(times) <= 60.0)
+    if together and (context.job_nodes or len({group.node for group in quiet}) >= 4):
+        for group in quiet:
+            group.notes.append("several nodes stopped answering together")
+            group.node = None
+
+
+def quoted_lines(context: Context, outcome: Outcome) -> None:
+    """A node condition that repeats a kernel line is neither heavier nor earlier than the line itself."""
+    kernel = {
+        group.node: group
+        for group in outcome.alive()
+        if group.source == "kernel" and group.cls.startswith(("hardware/host", "platform/storage"))
+    }
+    for group in outcome.alive("k8s-npd", "k8s-condition"):
+        if group.node in kernel:
+            group.lower(0.7, "it repeats what the kernel log of the node says")
+
+
+def superseded_mismatch(context: Context, outcome: Outcome) -> None:
+    """A version mismatch is an observation about the module that was loaded then: a later load starts anew."""
+    loads = [(event.node, event.time, event.order) for event in context.events if event.signature == "nvidia-loaded"]
+    for group in outcome.alive("nvidia-api-mismatch"):
+        last = group.events[-1]
+        for node, time, order in loads:
+            later = time > last.time if time is not None and last.time is not None else order > last.order
+            if node == group.node and later:
+                worse = any(
+                    other.cls.startswith(("driver/hang", "hardware/")) and other.score >= 0.5 and other.node == group.node
+                    for other in outcome.alive()
+                )
+                if worse:
+                    group.lower(0.3, "the module was loaded anew afterwards")
+                    break
 
 
 def _lost_peers(context: Context) -> list[Event]:
