@@ -41,7 +41,11 @@ def nccl_bus(text: str) -> str | None:
 
 
 # cheap gate before the patterns below
-_GATE = re.compile(r"rank|RANK|busId|NCCL INFO (?:Ring|Channel|Trees) ")
+_GATE = re.compile(r"[Rr]ank|RANK|busId|NCCL INFO (?:Ring|Channel|Trees) ")
+# #  Rank  0 Group  0 Pid 203082 on    node-a device  0 [0x42] NVIDIA H100 80GB HBM3   (nccl-tests)
+_TESTS = re.compile(r"#\s+Rank\s+(\d+) (?:Group\s+\d+ )?Pid\s+(\d+) on\s+(\S+) device\s+(\d+) \[(?:0x)?([0-9a-fA-F:.]+)\]")
+# [TensorRT-LLM][INFO] Rank 3 is using GPU 3
+_USES = re.compile(r"\bRank (\d+) is using GPU (\d+)\b")
 # rank 5/32 local_rank 5 on gpu-node-047 cuda:5 (NVIDIA H100 80GB HBM3)
 _BANNER = re.compile(r"\brank (\d+)/(\d+),? local_rank (\d+) on (\S+)(?: (?:cuda|gpu):(\d+))?")
 # comm 0x5581e8a0 rank 3 nranks 16 cudaDev 3 nvmlDev 3 busId b8000 commId 0x1 - Init COMPLETE
@@ -107,6 +111,14 @@ def placement(head: Prefix, node: str | None) -> Placement | None:
     if found := _BANNER.search(text):
         gpu = Gpu(index=int(found[5])) if found[5] else None
         return Placement(int(found[1]), found[4], int(found[3]), gpu, head.pid, time=head.time, origin="launcher-line")
+    if found := _TESTS.search(text):
+        return Placement(
+            int(found[1]), found[3], gpu=Gpu(index=int(found[4])), pid=int(found[2]), time=head.time, origin="launcher-line"
+        )
+    if found := _USES.search(text):
+        return Placement(
+            int(found[1]), head.node or node, gpu=Gpu(index=int(found[2])), pid=head.pid, time=head.time, origin="launcher-line"
+        )
     if found := _RAY_TRAIN.search(text):
         return Placement(int(found[3]), found[1], int(found[4]), pid=int(found[2]), time=head.time, origin="launcher-line")
     if head.pid is not None and (found := _RAY_SETUP.search(text)):

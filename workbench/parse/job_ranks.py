@@ -85,7 +85,7 @@ def _ended(parsed: Parsed, failures: Sequence[Failure], one_node: bool, local_si
     seen = seen | {event.rank for event in parsed.events if event.rank is not None and event.signature != "elastic-exit"}
     ended: dict[tuple[int | None, int], Failure] = {}
     for event in parsed.events:
-        if event.signature not in _REPORTS and not event.signature.startswith("exit-sig"):
+        if event.signature not in _REPORTS and not event.signature.startswith(("exit-sig", "slurm-task-")):
             continue
         rank, local = event.rank, event.local_rank
         if rank is None and local is not None and one_node:

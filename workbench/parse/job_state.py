@@ -53,7 +53,7 @@ _MEGATRON = re.compile(r"Device: (\d+), node: ([\w.-]+)")
 # Failed to initialize executor on rank 3: … | Scheduler hit an exception on rank 2
 _ON_RANK = re.compile(r"\b(?:on|in|at) [Rr]ank[ =:](\d+)\b")
 # at node (ID: 4c3f0e, IP: 10.0.0.3) | and address: 10.0.0.103 and node name | Memory on the node (IP: 10.0.0.7, | node_ip=10.0.0.4
-_RAY_NODE = re.compile(r"\b(?:IP|address|node[_ ]ip)[:=] ?([\w.-]+)(?=[,)\s]|$)|node name: ([\w.-]+)")
+_RAY_NODE = re.compile(r"\b(?:IP|ip(?=: )|address|node[_ ]ip)[:=] ?([\w.-]+)(?=[,)\s]|$)|node name: ([\w.-]+)")
 _LAGGING = re.compile(r"\[([\d, ]+)\] (?:joined|finished)")
 
 

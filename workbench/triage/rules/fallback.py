@@ -135,7 +135,9 @@ def symptoms(context: Context, outcome: Outcome) -> None:
                 cls,
                 0.8 * context.weight(event),
                 [event],
-                node=event.node,
+                node=None
+                if cls == "platform/node-lost" and event.source in JOB_SOURCES
+                else event.node,  # it complains, it is not lost
                 gpu=event.gpu,
                 rank=event.rank,
                 note="a symptom; nothing more specific explains it",
