@@ -85,10 +85,14 @@ def training_log(size: int, *, flood: float = 0.004, packed: str = "") -> Path:
                 while block := source.read(1 << 20):
                     target.write(block)
         else:
-            import zstandard
+            try:
+                from compression import zstd  # Python 3.14
+            except ImportError:
+                from backports import zstd
 
-            with plain.open("rb") as source, path.open("wb") as target:
-                zstandard.ZstdCompressor(level=3).copy_stream(source, target)
+            with plain.open("rb") as source, zstd.open(path, "wb", level=3) as target:
+                while block := source.read(1 << 20):
+                    target.write(block)
 
     return made(f"{name}.{packed}", pack)
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import generate  # noqa: E402
-from workbench.catalog import scan_patterns  # noqa: E402
-from workbench.parse.engines import engine  # noqa: E402
+from benchmarks import generate
+from workbench.catalog import scan_patterns
+from workbench.parse.engines import engine
 
 Pattern = tuple[str, str]
 

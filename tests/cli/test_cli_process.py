@@ -15,7 +15,7 @@ from workbench.cli import command_names, exits, main
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 # none of these is needed to print help; each costs more than Python's own start
-HEAVY = {"pandas", "numpy", "rich", "hyperscan", "jinja2", "yaml", "panel", "hvplot", "zstandard", "isal", "pynvml"}
+HEAVY = {"pandas", "numpy", "rich", "hyperscan", "jinja2", "yaml", "panel", "hvplot", "backports", "isal", "pynvml"}
 
 
 class TestStart:

@@ -27,6 +27,7 @@ def conclude(job: JobState) -> None:
     """Add to a job's events what follows from all of its lines together."""
     _failures(job)
     _exceptions(job)
+    _tasks(job)
     one_node = len(job.ctx.hosts) <= 1
     attribute(job.parsed, job.summary.failures, one_node=one_node, local_size=job.local_size, seen=job.ranks)
     _echoes(job)
@@ -34,7 +35,6 @@ def conclude(job: JobState) -> None:
     _divergence(job)
     _missing(job)
     _skipped(job)
-    _tasks(job)
     _members(job)
     _first_crash(job)
     _reruns(job)

@@ -99,11 +99,15 @@ def _ended(parsed: Parsed, failures: Sequence[Failure], one_node: bool, local_si
                             file=event.file, line=event.line,
                         )
                     )  # fmt: skip
+        if event.signature in ("slurm-task-killed", "slurm-task-terminated"):
+            continue  # srun ends the others so
         code = event.code if event.code is not None else 1
         if rank is not None and code not in _ENDED_BY_OTHERS:
             ended.setdefault(
                 (event.attempt, rank),
-                Failure(event.line or 0, event.text, rank=rank, local_rank=local, code=code, attempt=event.attempt),
+                Failure(
+                    event.line or 0, event.text, rank=rank, local_rank=local, host=event.node, code=code, attempt=event.attempt
+                ),
             )
     return list(ended.values())
 
@@ -178,6 +182,8 @@ def attribute(
         if rank is not None:
             event.rank = rank
             event.data["rank_from"] = how
+            if how == "exit-code":
+                event.node = event.node or own[0].host
             if how == "exit-code" and event.gpu is None and event.signature in _OF_THE_DEVICE and own[0].local_rank is not None:
                 event.gpu = Gpu(index=own[0].local_rank)
     for event in parsed.events:

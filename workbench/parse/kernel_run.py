@@ -16,7 +16,7 @@ __all__ = ["ADDRESS", "Record", "Run", "records"]
 ADDRESS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?"
 # A line without stamp that still begins a message of its own (pasted logs lose stamps here and there).
 _HEAD = re.compile(
-    r"\s*(?:NVRM: (?:Xid|GPU|API|The NVIDIA|nv[AC])|\S+ ?kernel:|nvidia-nvswitch\d|pcieport |mlx5_core |EDAC |mce: |INFO: |"
+    r"\s{0,40}(?:NVRM: (?:Xid|GPU|API|The NVIDIA|nv[AC])|\S+ ?kernel:|nvidia-nvswitch\d|pcieport |mlx5_core |EDAC |mce: |INFO: |"
     r"Out of memory|Memory cgroup|Kernel panic|BUG: |watchdog: |nvme |EXT4-fs|XFS \(|nfs: |Lustre|LNet|\S+\[\d+\]: segfault)"
 )
 _TEXT_MOST = 4000  # characters; a kernel message holds about 1,000

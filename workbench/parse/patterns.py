@@ -9,7 +9,7 @@ import re._constants as sre  # type: ignore[import-not-found, unused-ignore]
 import re._parser as sre_parser  # type: ignore[import-not-found, unused-ignore]
 from typing import Any
 
-__all__ = ["Unsupported", "for_blocks", "literal"]
+__all__ = ["REPEATS", "Unsupported", "arms", "emit", "escaped", "for_blocks", "literal"]
 
 _SPACE = frozenset(b" \t\f\v")
 _DIGIT = frozenset(b"0123456789")
@@ -24,7 +24,7 @@ _CATEGORIES = {
     sre.CATEGORY_WORD: _WORD | _HIGH,  # letters outside ASCII are word characters to `re`
     sre.CATEGORY_NOT_WORD: _ALL - _WORD,
 }
-_REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT)
+REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT)
 _Nodes = list[tuple[Any, Any]]
 
 
@@ -63,6 +63,34 @@ def literal(pattern: str) -> str:
         return ""
 
 
+def arms(tree: Any) -> list[_Nodes]:
+    """Return the alternatives of a parsed pattern, each trimmed of what does not decide whether a line matches."""
+    nodes = _trim_end(_trim_start(_flat(_listed(tree))))
+    if len(nodes) == 1 and nodes[0][0] is sre.BRANCH:
+        return [arm for each in nodes[0][1][1] for arm in arms(each)]
+    return [nodes]
+
+
+def emit(nodes: _Nodes) -> bytes:
+    """Return parsed nodes as an expression for a block scan."""
+    return _emit(nodes).encode("latin-1")
+
+
+def escaped(text: bytes) -> bytes:
+    """Return the expression that matches exactly these bytes."""
+    return b"".join(b"\\x%02x" % byte for byte in text)
+
+
+def _flat(nodes: _Nodes) -> _Nodes:
+    flat: _Nodes = []
+    for op, av in nodes:
+        if op is sre.SUBPATTERN and not (av[1] or av[2]):
+            flat += _flat(_listed(av[3]))
+        else:
+            flat.append((op, av))
+    return flat
+
+
 def _listed(tree: Any) -> _Nodes:
     return [(op, av) for op, av in tree]
 
@@ -70,7 +98,7 @@ def _listed(tree: Any) -> _Nodes:
 def _trim_start(nodes: _Nodes) -> _Nodes:
     while nodes:
         op, av = nodes[0]
-        if op in _REPEATS and av[0] == 0:
+        if op in REPEATS and av[0] == 0:
             nodes = nodes[1:]
         elif op is sre.AT and av in (sre.AT_BEGINNING, sre.AT_BEGINNING_STRING) and len(nodes) > 1 and _any_run(nodes[1]):
             nodes = nodes[2:]
@@ -81,16 +109,16 @@ def _trim_start(nodes: _Nodes) -> _Nodes:
 
 def _any_run(node: tuple[Any, Any]) -> bool:
     op, av = node
-    return op in _REPEATS and av[0] == 0 and av[1] is sre.MAXREPEAT and _listed(av[2]) == [(sre.ANY, None)]
+    return op in REPEATS and av[0] == 0 and av[1] is sre.MAXREPEAT and _listed(av[2]) == [(sre.ANY, None)]
 
 
 def _trim_end(nodes: _Nodes) -> _Nodes:
     nodes = list(nodes)
     while nodes:
         op, av = nodes[-1]
-        if op in _REPEATS and av[0] == 0:
+        if op in REPEATS and av[0] == 0:
             nodes.pop()
-        elif op in _REPEATS:
+        elif op in REPEATS:
             low, _, inner = av
             if low == 1:
                 nodes[-1:] = _trim_end(_listed(inner))
@@ -137,7 +165,7 @@ def _one(op: Any, av: Any) -> str:
     if op is sre.SUBPATTERN:
         _, add, _, inner = av
         return ("(?i:" if add & re.IGNORECASE else "(?:") + _emit(inner) + ")"
-    if op in _REPEATS:
+    if op in REPEATS:
         low, high, inner = av
         top = "" if high is sre.MAXREPEAT else str(high)
         return f"(?:{_emit(inner)})" + {(0, ""): "*", (1, ""): "+", (0, "1"): "?"}.get((low, top), f"{{{low},{top}}}")
@@ -202,7 +230,7 @@ def _longest(nodes: Any) -> str:
             inner = _longest(av[3])
         elif op is sre.BRANCH:
             inner = min((_longest(arm) for arm in av[1]), key=len)
-        elif op in _REPEATS and av[0] > 0:
+        elif op in REPEATS and av[0] > 0:
             inner = _longest(av[2])
         elif op is sre.AT:
             continue

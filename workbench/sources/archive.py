@@ -238,38 +238,49 @@ def _decompressed(kind: str, member: Member, budget: Budget) -> Stream:
     return Stream(reader.readinto, budget, lambda: source.count)
 
 
+_PIECE = 1 << 20  # what one call may unpack: a frame of a few bytes can hold gigabytes
+
+
 class _Zstd:
-    """Reads zstd frames one after the other and, unlike the library's own reader, notices a missing end."""
+    """Reads zstd frames one after the other, a bounded piece at a time, and notices a missing end."""
 
     def __init__(self, source: Stream) -> None:
-        import zstandard
+        try:
+            from compression import zstd  # the standard library has it from Python 3.14
+        except ImportError:
+            from backports import zstd
 
-        self._library = zstandard
+        library: Any = zstd
+        self._options = {library.DecompressionParameter.window_log_max: 30}
+        self._library = library
         self._source = source
-        self._frame: Any = zstandard.ZstdDecompressor(max_window_size=1 << 30).decompressobj()
+        self._frame: Any = self._new()
         self._fresh = True
         self._ready = memoryview(b"")
+        self._rest = b""  # read, not yet handed to the frame
         self._input = bytearray(128 << 10)
+
+    def _new(self) -> Any:
+        return self._library.ZstdDecompressor(options=self._options)
 
     def readinto(self, view: memoryview) -> int:
         while not self._ready:
-            got = self._source.readinto(self._input)
-            if not got:
-                if not self._fresh:
-                    self._fresh = True
-                    raise EOFError("the compressed stream ends in the middle of a frame")
-                return 0
-            data = bytes(memoryview(self._input)[:got])
-            out = []
-            while data:
-                out.append(self._frame.decompress(data))
-                data = b""
-                self._fresh = False
-                if self._frame.eof:
-                    data = self._frame.unused_data
-                    self._frame = self._library.ZstdDecompressor(max_window_size=1 << 30).decompressobj()
-                    self._fresh = True
-            self._ready = memoryview(out[0] if len(out) == 1 else b"".join(out))
+            data = self._rest
+            self._rest = b""
+            if not data and (self._fresh or self._frame.needs_input):
+                got = self._source.readinto(self._input)
+                if not got:
+                    if not self._fresh:
+                        self._fresh = True
+                        raise EOFError("the compressed stream ends in the middle of a frame")
+                    return 0
+                data = bytes(memoryview(self._input)[:got])
+            self._ready = memoryview(self._frame.decompress(data, _PIECE))
+            self._fresh = False
+            if self._frame.eof:
+                self._rest = self._frame.unused_data
+                self._frame = self._new()
+                self._fresh = True
         size = min(len(view), len(self._ready))
         view[:size] = self._ready[:size]
         self._ready = self._ready[size:]
