@@ -310,3 +310,47 @@ def test_yearless_stamp_a_day_before_its_neighbours_is_of_their_day() -> None:
     assert event.time is not None
     assert event.time - (parsed.facts["progress"][0][0] or 0) == pytest.approx(7.12, abs=0.01)
     assert event.rank == 29
+
+
+@pytest.mark.parametrize(
+    ("text", "signature", "rank", "node", "code"),
+    [
+        ("[rank: 1] Child process with PID 4123 terminated with code 1. Forcefully terminating all other processes", "exit-worker", 1, None, 1),
+        ("[rank: 1] Child process with PID 4123 terminated with code -9. Forcefully terminating all other", "exit-sigkill", 1, None, -9),
+        ("ERROR:  One or more process (first noticed rank 3) terminated with signal 9", "exit-sigkill", 3, None, -9),
+        ('prterun has exited due to process rank 1 with PID 812 on node node-b calling "abort".', "exit-code", 1, "node-b", None),
+        ("mpirun noticed that process rank 2 with PID 0 on node node-b exited on signal 9 (Killed).", "exit-sigkill", 2, "node-b", -9),
+        ("Horovod detected that one or more processes exited\nProcess name: 3\nExit code:    1", "exit-code", 3, None, 1),
+        (
+            "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK 2 PID 41233 RUNNING AT node-b\n=   EXIT CODE: 9",
+            "exit-code", 2, "node-b", -9,
+        ),
+        ("Worker VllmWorkerProcess pid 1482 died, exit code: -15", "exit-sigterm", None, None, -15),
+    ],
+)  # fmt: skip
+def test_words_of_launchers_for_the_end_of_a_worker(
+    text: str, signature: str, rank: int | None, node: str | None, code: int | None
+) -> None:
+    event = _one(_parse(text), signature)
+    assert (event.rank, event.node, event.code) == (rank, node, code)
+
+
+def test_device_tables_place_ranks() -> None:
+    parsed = _parse(
+        "#  Rank  4 Group  0 Pid 153049 on    node-b device  0 [0x42] NVIDIA H100 80GB HBM3\n[TensorRT-LLM][INFO] Rank 3 is using GPU 3"
+    )
+    one, two = parsed.placements
+    assert (one.rank, one.node, one.pid, one.gpu.index if one.gpu else None) == (4, "node-b", 153049, 0)
+    assert (two.rank, two.gpu.index if two.gpu else None) == (3, 3)
+
+
+def test_agent_tells_which_ranks_its_workers_have() -> None:
+    parsed = _parse(
+        """
+I1129 16:40:15.304000 24568 torch/distributed/elastic/agent/server/api.py:525] [default] Rendezvous complete for workers. Result:
+  restart_count=0
+  local_ranks=[0, 1]
+  global_ranks=[8, 9]
+"""
+    )
+    assert [(one.local_rank, one.rank) for one in parsed.placements] == [(0, 8), (1, 9)]

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from workbench.catalog import signatures
+from workbench.parse.gate import gate
+from workbench.parse.ordinary import ORDINARY
 from workbench.parse.patterns import Unsupported, for_blocks, literal
 from workbench.parse.scan import RANGE, Scanner, ScanResult
 from workbench.parse.scan_part import BLOCK
@@ -199,3 +202,50 @@ def test_literal_is_the_longest_text_that_every_match_has() -> None:
     assert literal(r"(?P<a>\d+) NVRM: (?:Xid|SXid) (?:found)?") == " NVRM: "
     assert literal(r"abc(?:defgh|xy)") == "abc"
     assert literal(r"\d+") == ""
+
+
+def test_every_signature_is_found_by_its_example_among_ordinary_lines() -> None:
+    rows = [row for row in signatures().values() if row.pattern and row.example and re.search(row.pattern, row.example)]
+    assert len(rows) > 300
+    everything = Scanner([(row.id, row.pattern) for row in rows], cache=False)
+    assert everything.rejected == []
+    ordinary = ORDINARY.encode() * 20
+    assert not [line.text for line in everything.lines(ordinary)[0] if "xid" in " ".join(line.hits)]
+    for row in rows:
+        assert row.id in everything.hits(row.example), row.id  # small: without the first stage
+    data = ordinary.join(row.example.replace("\n", " ").replace("\r", " ").encode() + b"\n" for row in rows)
+    missing = {row.id for row in rows if "\n" not in row.example} - {
+        name for line in everything.scan(io.BytesIO(data)).lines for name in line.hits
+    }
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\.(?:cc|cu|h):\d+ -> \d",
+        r"(?i)\bEIO\b",
+        r"(?:a|b|.c) rare[Xx]y",
+        r"^\s*\w+ \.{5,} \S",
+        r"loss[:=] ?(?:nan|inf)\b",
+        r"\^C$",
+        r"NCCL INFO .*gone",
+    ],
+)
+def test_the_first_stage_lets_every_match_through(pattern: str) -> None:
+    texts = [
+        "a.cc:7 -> 3",
+        "b.h:12 -> 5",
+        "errno eio",
+        "b rarexy",
+        "zc rareXy",
+        "  size ....... 9",
+        "loss= nan",
+        "loss:inf",
+        "^C",
+        "NCCL INFO is gone",
+    ]
+    stage = [re.compile(expression, re.M | (re.I if caseless else 0)) for expression, caseless in gate(pattern)]
+    matched = [text for text in texts if re.search(pattern, text)]
+    assert matched
+    assert all(any(each.search(text.encode()) for each in stage) for text in matched)

@@ -14,11 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from workbench.parse.gate import gate
 from workbench.parse.patterns import Unsupported, for_blocks, literal
 
 __all__ = ["Engine", "cache_folder", "engine"]
 
-_FORMAT = 1  # counts up when `patterns.for_blocks` or the layout of the cached file changes
+_SMALL = 8 << 10  # bytes below which a first stage does not pay
+_REACH = 64 << 10  # how far a signature reaches within a line that is longer
+_PER_SPOT = 1200  # a line put to the expressions by itself costs about as much as so many bytes of a whole block
+_FORMAT = 2  # counts up when `patterns.for_blocks` or the layout of the cached file changes
 
 
 class Engine(Protocol):
@@ -28,8 +32,8 @@ class Engine(Protocol):
     rejected: list[tuple[int, str]]
     weights: list[int]  # of each pattern: length of the longest text that every match contains
 
-    def matches(self, block: Any) -> list[tuple[int, int]]:
-        """Return (end of the match in the block, index of the pattern), at least one for each line and pattern that match."""
+    def matches(self, text: bytes | bytearray, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
+        """Return (end of the match, index of the pattern) in a part of a text: one or more for each line and pattern that match."""
 
 
 def cache_folder() -> Path:
@@ -76,11 +80,12 @@ class _Hyperscan:
         self.rejected: list[tuple[int, str]] = []
         self.weights: list[int] = []
         file = self._file(patterns) if cache else None
-        self._database: Any = self._load(file) if file else None
-        if self._database is None:
-            self._database = self._compile(patterns)
+        databases = self._load(file) if file else None
+        if databases is None:
+            databases = self._compile(patterns)
             if file:
-                self._save(file)
+                self._save(file, databases)
+        self._gate, self._full = databases
 
     def _file(self, patterns: Sequence[str]) -> Path | None:
         # a database fits one version of the library and one instruction set
@@ -90,7 +95,7 @@ class _Hyperscan:
         except (RuntimeError, OSError):  # no home directory
             return None
 
-    def _load(self, file: Path) -> Any:
+    def _load(self, file: Path) -> tuple[Any, Any] | None:
         # The library runs a database as it is: only one that this user wrote, whole, is taken.
         try:
             if hasattr(os, "getuid") and file.stat().st_uid != os.getuid():
@@ -100,35 +105,35 @@ class _Hyperscan:
                 return None
             head, body = raw.split(b"\n", 1)
             about = json.loads(head)
-            database = self._hs.loadb(body, mode=self._hs.HS_MODE_BLOCK)
-            self._local.scratch = self._hs.Scratch(database)
+            mode = self._hs.HS_MODE_BLOCK
+            gate_, full = (self._hs.loadb(part, mode=mode) for part in (body[: about["gate"]], body[about["gate"] :]))
+            self._local.scratch = self._hs.Scratch(gate_), self._hs.Scratch(full)
             self.rejected = [(index, reason) for index, reason in about["rejected"]]
             self.weights = about["weights"]
-            return database
+            return gate_, full
         except (OSError, ValueError, KeyError, TypeError, self._hs.error):
             return None
 
-    def _save(self, file: Path) -> None:
+    def _save(self, file: Path, databases: tuple[Any, Any]) -> None:
         with contextlib.suppress(OSError, self._hs.error):
-            about = json.dumps({"rejected": self.rejected, "weights": self.weights})
-            raw = about.encode() + b"\n" + self._hs.dumpb(self._database)
+            first, second = (self._hs.dumpb(database) for database in databases)
+            about = json.dumps({"rejected": self.rejected, "weights": self.weights, "gate": len(first)})
+            raw = about.encode() + b"\n" + first + second
             file.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as stream:
                 stream.write(hashlib.sha256(raw).digest() + raw)
             os.replace(stream.name, file)
 
-    def _compile(self, patterns: Sequence[str]) -> Any:
+    def _compile(self, patterns: Sequence[str]) -> tuple[Any, Any]:
         self.weights = [len(literal(pattern)) for pattern in patterns]
-        usable: list[tuple[int, bytes, int]] = []
+        usable: list[tuple[int, bytes, bool]] = []
         for index, pattern in enumerate(patterns):
             try:
-                expression, caseless = for_blocks(pattern)
+                usable.append((index, *for_blocks(pattern)))
             except Unsupported as error:
                 self.rejected.append((index, str(error)))
-            else:
-                usable.append((index, expression, self._hs.HS_FLAG_MULTILINE | (self._hs.HS_FLAG_CASELESS if caseless else 0)))
         try:
-            return self._build(usable)
+            full = self._build(usable)
         except self._hs.error:
             sound = []
             for each in usable:
@@ -138,31 +143,73 @@ class _Hyperscan:
                     self.rejected.append((each[0], str(error)))
                 else:
                     sound.append(each)
-            return self._build(sound)
+            usable, full = sound, self._build(sound)
+        first = sorted({each for index, _, _ in usable for each in gate(patterns[index])})
+        return self._build([(0, expression, caseless) for expression, caseless in first]), full
 
-    def _build(self, usable: list[tuple[int, bytes, int]]) -> Any:
-        database = self._hs.Database(mode=self._hs.HS_MODE_BLOCK)
-        if usable:
-            indices, expressions, flags = zip(*usable, strict=True)
-            database.compile(expressions=list(expressions), ids=list(indices), elements=len(usable), flags=list(flags))
-        else:
-            database.compile(expressions=[b"\\x00{255}"], ids=[0], elements=1, flags=[0])
+    def _build(self, usable: list[tuple[int, bytes, bool]]) -> Any:
+        hs = self._hs
+        database = hs.Database(mode=hs.HS_MODE_BLOCK)
+        usable = usable or [(0, b"\\x00{255}", False)]
+        flags = [hs.HS_FLAG_MULTILINE | (hs.HS_FLAG_CASELESS if caseless else 0) for _, _, caseless in usable]
+        expressions, indices = [expression for _, expression, _ in usable], [index for index, _, _ in usable]
+        database.compile(expressions=expressions, ids=indices, elements=len(usable), flags=flags)
         return database
 
-    def matches(self, block: Any) -> list[tuple[int, int]]:
-        scratch = getattr(self._local, "scratch", None)
-        if scratch is None:
-            scratch = self._local.scratch = self._hs.Scratch(self._database)
+    def matches(self, text: bytes | bytearray, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
+        stop = len(text) if stop is None else stop
+        if start >= stop:
+            return []
+        scratches = getattr(self._local, "scratch", None)
+        if scratches is None:
+            scratches = self._local.scratch = self._hs.Scratch(self._gate), self._hs.Scratch(self._full)
+        view = memoryview(text)
         found: list[tuple[int, int]] = []
-        append = found.append
+        if stop - start < _SMALL:
+            self._run(view, start, stop, scratches[1], found)
+        else:
+            spots: list[int] = []
+            spot = spots.append
 
-        def on_match(index: int, start: int, end: int, flags: int, context: object) -> None:
-            append((end, index))
+            def on_spot(index: int, begin: int, end: int, flags: int, context: object) -> None:
+                spot(end)
 
-        if len(block):
-            self._database.scan(block, match_event_handler=on_match, scratch=scratch)
+            self._gate.scan(view[start:stop], match_event_handler=on_spot, scratch=scratches[0])
+            if len(spots) * _PER_SPOT > stop - start:
+                self._run(view, start, stop, scratches[1], found)
+            else:
+                self._lines(text, view, start, stop, spots, scratches[1], found)
         found.sort()
         return found
+
+    def _lines(
+        self,
+        text: bytes | bytearray,
+        view: memoryview,
+        start: int,
+        stop: int,
+        spots: list[int],
+        scratch: Any,
+        found: list[tuple[int, int]],
+    ) -> None:
+        done = start
+        for spot in sorted(spots):
+            at = start + spot
+            if at <= done:
+                continue
+            begin = max(text.rfind(b"\n", max(done, at - _REACH), at - 1) + 1, done, at - _REACH)
+            done = text.find(b"\n", at - 1, min(stop, at + _REACH))
+            if done < 0:
+                done = min(stop, at + _REACH)
+            self._run(view, begin, done, scratch, found)
+
+    def _run(self, view: memoryview, start: int, stop: int, scratch: Any, found: list[tuple[int, int]]) -> None:
+        append = found.append
+
+        def on_match(index: int, begin: int, end: int, flags: int, context: object) -> None:
+            append((start + end, index))
+
+        self._full.scan(view[start:stop], match_event_handler=on_match, scratch=scratch)
 
 
 def _cpu() -> str:
@@ -181,15 +228,9 @@ class _Lines:
     def line(self, line: bytes) -> list[int]:
         raise NotImplementedError
 
-    def candidate(self, block: bytes) -> bool:
-        return True
-
-    def matches(self, block: Any) -> list[tuple[int, int]]:
-        whole = bytes(block)
-        if not self.candidate(whole):
-            return []
-        found, start = [], 0
-        for line in re.split(rb"[\n\r]", whole):
+    def matches(self, text: bytes | bytearray, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
+        found = []
+        for line in re.split(rb"[\n\r]", bytes(memoryview(text)[start:stop])):
             end = start + len(line)
             found += [(end, index) for index in self.line(line)]
             start = end + 1

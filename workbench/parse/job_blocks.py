@@ -19,9 +19,12 @@ _RAY_FIELD = re.compile(r"(pid|ip|class_name|actor_id|namespace|name|repr|label_
 _RAY_MORE = re.compile(r"The actor|the actor's node|Node Id|Worker ID|exit type|- ")
 # Remote daemon: [[30422,0],2] on node node-c | Remote daemon: [prterun-node-a-41@0,2] on node node-c   (Open MPI)
 _MPI_NODE = re.compile(r"^Remote daemon: \[.{1,80}\] on node (\S+)")
-# Process name: [[12345,1],2]   |   Exit code:    1
-_MPI_RANK = re.compile(r"^Process name: \[(?:\[\d+,\d+\]|\S+@\d+),(\d+)\]")
+# Process name: [[12345,1],2]   |   Exit code:    1   (Open MPI; horovodrun writes the bare number)
+_MPI_RANK = re.compile(r"^Process name: (?:\[(?:\[\d+,\d+\]|\S+@\d+),(\d+)\]|(\d+)$)")
 _MPI_CODE = re.compile(r"^Exit code: +(\d+)$")
+# =   PID 41233 RUNNING AT node-b   |   =   EXIT CODE: 9   |   =   RANK 3 PID 41233 RUNNING AT node-b   (MPICH, Intel MPI)
+_HYDRA = re.compile(r"^=\s+(?:RANK (\d+) )?PID (\d+) RUNNING AT (\S+)")
+_HYDRA_CODE = re.compile(r"^=\s+(?:EXIT CODE|KILLED BY SIGNAL): (\d+)")
 # -- Process 2 terminated with the following error:   (torch.multiprocessing.spawn)
 _SPAWN = re.compile(r"^-- Process (\d+) terminated with the following error")
 # ----------Begin global rank 1 STDERR----------   (Composer)
@@ -82,7 +85,7 @@ class Blocks:
             elif self._spawned is not None:
                 head.rank = head.local_rank = self._spawned  # mp.spawn starts the ranks of one node
         self._ray_line(no, head, text)
-        if first in "RPEM" and self._recent:
+        if first in "RPEM=" and self._recent:
             self._fields(no, text)
         elif self._horovod is not None and first.isdigit() and (found := _MISSING.match(text)):
             for at, event in self._recent:
@@ -107,7 +110,14 @@ class Blocks:
                 event.node = found[1]
         elif found := _MPI_RANK.match(text):
             for event in near("exit-code"):
-                event.rank = int(found[1]) if event.rank is None else event.rank
+                event.rank = int(found[1] or found[2]) if event.rank is None else event.rank
+        elif found := _HYDRA.match(text):
+            for event in near("exit-code"):
+                event.rank = int(found[1]) if found[1] else event.rank
+                event.pid, event.node = int(found[2]), found[3]
+        elif found := _HYDRA_CODE.match(text):
+            for event in near("exit-code"):
+                event.code = -int(found[1]) if int(found[1]) in (6, 7, 9, 11, 15) else int(found[1])
         elif found := _MPI_CODE.match(text):
             for event in near("exit-code"):
                 event.code = int(found[1]) if event.code is None else event.code

@@ -27,7 +27,8 @@ _WORK = re.compile(
 )
 # mpirun noticed that process rank 1 with PID 41233 on node node-b exited on signal 6 | srun: error: node-b: task 3: Killed
 _WHO = re.compile(
-    r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>\S+) exited"
+    r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>\S+) (?:exit|call)"
+    r"|first noticed rank (?P<rank3>\d+)\)"
     r"|srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,\-]+):"
     r"|\b[Rr]ank (?P<rank2>\d+) (?:\(PID (?P<pid2>\d+)\) )?(?:crashed|exited|died|failed)|[Ww]orker \S+ \(?pid[ =](?P<pid3>\d+)\)? died"
 )
@@ -174,11 +175,11 @@ def details(row: Signature, text: str, data: dict[str, Any]) -> None:
             data["gpu_index"] = next(value for value in found.groups() if value)
         if "rank" not in data and (found := _ON_RANK.search(text)):
             data["rank"] = found[1]
-    if row.id == "torch-nan" and (found := _MEGATRON.search(text)):
+    if row.id.startswith("torch-nan") and (found := _MEGATRON.search(text)):
         data.update(gpu_index=found[1], node=found[2])
     if row.layer in ("ray", "python") and "node" not in data and (found := _RAY_NODE.search(text)):
         data["node"] = next(value for value in found.groups() if value)
-    for key in [key for key in data if key[-1:].isdigit() and key[:-1] in ("node", "rank", "pid")]:
+    for key in [key for key in data if key[-1:].isdigit() and key[:-1] in ("node", "rank", "pid", "code")]:
         data.setdefault(key[:-1], data.pop(key))  # alternatives of a pattern cannot share a group name
     for key, value in data.items():
         if isinstance(value, str) and len(value) < 16 and re.fullmatch(r"-?\d+", value):

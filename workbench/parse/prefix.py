@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 
+from workbench.parse.json_record import record_of
+
 __all__ = ["Context", "Prefix", "context", "split_prefix"]
 
 
@@ -45,10 +47,6 @@ class Context:
 
 
 NO_CONTEXT = Context()
-# {"timestamp":"2024-03-27T17:53:31Z","level":"ERROR","message":"text","span":{"rank":1}}
-_MESSAGES = ("message", "msg", "event", "text")
-_MESSAGES_QUOTED = tuple(f'"{key}":' for key in _MESSAGES)
-_TIMES = ("timestamp", "time", "ts", "asctime", "@timestamp", "datetime")
 _LEVELS = {
     "D": "DEBUG", "I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "C": "CRITICAL", "V": "DEBUG",
     "DEBUG": "DEBUG", "INFO": "INFO", "WARN": "WARNING", "WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "CRITICAL",
@@ -333,36 +331,15 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
 
 def _record(head: Prefix, text: str, year: int | None) -> str | None:
     """Read a line that is one JSON record of a structured logger; return its message, or None when it is none."""
-    if len(text) > 65_536 or not any(key in text for key in _MESSAGES_QUOTED):
+    record = record_of(text)
+    if record is None:
         return None
-    try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(record, dict):
-        return None
-    fields = record.get("fields")
-    if isinstance(fields, dict):  # Rust's tracing nests the message
-        record = {**record, **fields}
-    message = next((record[key] for key in _MESSAGES if isinstance(record.get(key), str)), None)
-    if message is None:
-        return None
-    stamp = next((record[key] for key in _TIMES if isinstance(record.get(key), (str, int, float))), None)
-    if isinstance(stamp, str):
-        _time(head, stamp, 0, year)
-    elif stamp is not None and 1e9 < stamp < 1e14:
-        head.time = stamp / 1000 if stamp > 1e11 else float(stamp)
-    level = next((record[key] for key in ("level", "levelname", "severity", "lvl") if isinstance(record.get(key), str)), "")
-    head.level = _LEVELS.get(level.upper(), "")
-    span = record.get("span")
-    ranks = [record.get(key) for key in ("rank", "global_rank")] + [span.get("rank") if isinstance(span, dict) else None]
-    head.rank = next((int(rank) for rank in ranks if isinstance(rank, int) or (isinstance(rank, str) and rank.isdigit())), None)
-    head.node = next((record[key] for key in ("host", "hostname", "node") if isinstance(record.get(key), str)), None)
-    error = next(
-        (record[key] for key in ("exc_info", "exception", "traceback", "stack_trace") if isinstance(record.get(key), str)), ""
-    )
-    last = error.strip().rsplit("\n", 1)[-1]
-    return f"{message} {last}".strip().replace("\n", " ") if last else message.rstrip("\n")
+    if isinstance(record.stamp, str):
+        _time(head, record.stamp, 0, year)
+    elif record.stamp is not None and 1e9 < record.stamp < 1e14:
+        head.time = record.stamp / 1000 if record.stamp > 1e11 else float(record.stamp)
+    head.level, head.rank, head.node = _LEVELS.get(record.level, ""), record.rank, record.node
+    return record.message
 
 
 def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:

@@ -176,7 +176,7 @@ class Part:
             self.newlines += self.count(low, cut)
             return
         begin = max(low - 1024, 0) if partial else low  # a match may start in what was scanned
-        found = self.engine.matches(view[begin:cut])
+        found = self.engine.matches(buffer, begin, cut)
         self.dense = len(found) > (cut - low) >> 9
         if not found:
             self.newlines += self.count(low, cut)
@@ -186,7 +186,6 @@ class Part:
         ids: set[int] = set()
         end = spot = -1
         for at, index in found:
-            at += begin
             if at <= low:
                 continue  # its line was done with the block before
             if buffer[at - 1] == 13:
