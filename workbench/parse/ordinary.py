@@ -8,7 +8,8 @@ __all__ = ["ORDINARY"]
 # does not matter, since it costs nothing.
 ORDINARY = """\
  1034: [default2]: [2026-05-04 11:02:03] iteration 4812/ 500000 | consumed samples: 9854976 | elapsed time per iteration (ms): 7138.7 |
- learning rate: 1.500E-04 | global batch size: 2048 | lm loss: 2.134514E+00 | loss scale: 1.0 | grad norm: 0.213 | number of skipped iterations: 0
+ learning rate: 1.500E-04 | global batch size: 2048 | lm loss: 2.134514E+00 | loss scale: 1.0 |
+ grad norm: 0.213 | number of skipped iterations: 0 | number of nan iterations: 0 |
 [2026-05-04 11:02:03,123] [INFO] [logging.py:96:log_dist] [Rank 0] step=480, skipped=0, lr=[0.00015], mom=[(0.9, 0.95)]
 [Rank 8] (after 100 iterations) memory (MB) | allocated: 30412.5 | max allocated: 61277.0 | reserved: 65536.0 | max reserved: 65536.0
 gpu-node-012:10231:20417 [3] NCCL INFO Channel 07/0 : 1034[2] -> 1035[3] via P2P/CUMEM/read

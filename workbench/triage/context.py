@@ -89,10 +89,18 @@ class Context:
         return self.alias.get(name) or self.alias.get(name.lower()) or self.alias.get(short_node(name)) or name
 
     def in_job(self, node: str | None) -> bool | None:
-        """Tell whether a node belongs to the job; None when the job's nodes are not known."""
+        """Tell whether a node belongs to the job; None when the job's nodes are not known, or not all of them."""
         if node is None or not self.job_nodes:
             return None
-        return node in self.job_nodes
+        if node in self.job_nodes:
+            return True
+        return False if self.nodes_complete else None
+
+    @property
+    def nodes_complete(self) -> bool:
+        """Whether the job's nodes are known by its scheduler's word, or because every rank is placed."""
+        scheduler = bool(self.job_pods) or any(job.nodes for job in self.incident.jobs)
+        return scheduler or (self.world_size is not None and len(self.rank_node) >= self.world_size > 1)
 
     def rank_on(self, node: str | None, gpu: Gpu | None) -> int | None:
         """Return the rank that ran on a GPU, by PCI address, UUID, or the index at the job's start."""

@@ -128,7 +128,6 @@ def symptoms(context: Context, outcome: Outcome) -> None:
         cls = context.cls(event)
         known = any(group.cls == cls and group.score >= 0.35 for group in outcome.alive() if group.signature != event.signature)
         if context.weight(event) >= 0.4 and _in_time(context, event) and not known:
-            event.data["promoted"] = True
             group = outcome.add(
                 context,
                 event.signature,
