@@ -309,7 +309,7 @@ def parse_document(document: Document, reference: float | None = None) -> Parsed
     from workbench.parse.bounds import bound_times
     from workbench.parse.job import parse_job
 
-    parsed = parse_job(lines, file=file, node=node, year=year)
+    parsed = parse_job(lines, file=file, node=node, year=year, scanned=True)
     bound_times(parsed.events, lines)
     if any(_ZONED.search(line.text, 0, 80) for line in lines[:200]):
         parsed.facts["zoned"] = True

@@ -203,6 +203,19 @@ def _culprit(context: Context, hypothesis: Hypothesis, groups: list[Group], lead
             hypothesis.at_fault = "node"
     else:
         _spread(context, hypothesis, groups, lead)
+        if (
+            hypothesis.cls == "user/illegal-memory-access"
+            and hypothesis.rank is not None
+            and (hypothesis.gpu is None or not hypothesis.gpu.pci)
+        ):
+            faults = [
+                e
+                for g in groups
+                for e in g.events
+                if e.source == "kernel" and e.gpu is not None and e.rank in (None, hypothesis.rank)
+            ]
+            if faults:  # the kernel says which GPU the program's fault was met on
+                hypothesis.gpu, hypothesis.node = faults[0].gpu, faults[0].node or hypothesis.node
 
 
 def _only_rank(context: Context, hypothesis: Hypothesis) -> int | None:

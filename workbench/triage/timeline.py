@@ -231,11 +231,14 @@ def correct_local_time(context: Context, events: list[Event]) -> None:
                 naive.add(document.name)
     sure = [time for name, time in ends.items() if name not in naive]
     stamps = [last["last_time"] for last in context.rank_last.values() if last.get("last_time")]
+    begin = min((row["first_time"] for row in context.rank_last.values() if row.get("first_time")), default=None)
     reference = max(sure) if sure else max(stamps, default=None)
     if reference is None:
         return
     for name in naive:
         ahead = ends[name] - reference
+        if not sure and begin is not None and begin - 900.0 <= ends[name] <= reference + _HALF_HOUR:
+            continue  # an excerpt may end with the fault, before the job noticed: it fits as it is
         offset = round(ahead / 900.0) * 900.0 if sure else math.floor((ahead + 120.0) / _HALF_HOUR) * _HALF_HOUR
         if not offset or abs(offset) > 14 * 3600.0 or (sure and abs(ahead - offset) >= 400.0):
             continue

@@ -35,6 +35,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     job.waiting_for_a_peer,
     job.fingerprints,
     job.missing_members,
+    job.different_work,
     job.hangs,
     clocks.other_time_zone,
     fallback.succeeded,

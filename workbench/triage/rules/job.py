@@ -9,7 +9,7 @@ from workbench.model import Event, Hypothesis
 from workbench.triage.context import Context
 from workbench.triage.rules.outcome import Outcome
 
-__all__ = ["ended_on_purpose", "fingerprints", "hangs", "missing_members", "waiting_for_a_peer"]
+__all__ = ["different_work", "ended_on_purpose", "fingerprints", "hangs", "missing_members", "waiting_for_a_peer"]
 
 # Detected mismatch between collectives on ranks. Rank 1 is running collective: …, but Rank 4 is running collective: …
 _PAIR = re.compile(r"Rank (\d+) is running collective.*?but Rank (\d+) is running collective", re.DOTALL)
@@ -194,3 +194,44 @@ def missing_members(context: Context, outcome: Outcome) -> None:
                 why=[f"rank {member} never joined, and it wrote no error"],
             )
         )
+
+
+def different_work(context: Context, outcome: Outcome) -> None:
+    """
+    Ranks of one group number their work alike: one that finished beyond what its peer still waits in has issued other collectives.
+
+    Equal numbers with different operations are found by the comparison of watchdogs; this is the case of unequal numbers.
+    """
+    if any(group.cls == "user/collective-mismatch" and group.score >= 0.5 for group in outcome.alive()):
+        return
+    groups: dict[str, list[Event]] = {}
+    for event in context.events:
+        if (
+            event.signature.startswith("c10d-")
+            and isinstance(event.data.get("seq"), int)
+            and event.data.get("op")
+            and event.rank is not None
+        ):
+            groups.setdefault(str(event.data.get("pg")), []).append(event)
+    for reports in groups.values():
+        behind = min(reports, key=lambda e: int(e.data["seq"]))
+        done = {
+            event.rank: int(event.data["last_completed"])
+            for event in context.events
+            if event.rank is not None and isinstance(event.data.get("last_completed"), int)
+        }
+        others = [
+            event
+            for event in reports
+            if event.rank != behind.rank
+            and int(event.data["seq"]) > int(behind.data["seq"])
+            and event.data["op"] != behind.data["op"]
+            and done.get(event.rank, -1) >= int(behind.data["seq"])
+        ]
+        if others:
+            note = f"rank {others[0].rank} finished work {done[others[0].rank]} while rank {behind.rank} still waits in {behind.data['seq']}"
+            lines = [behind, *others[:3]]
+            for event in lines:
+                event.data["promoted"] = True
+            outcome.add(context, "watchdog-mismatch", "user/collective-mismatch", 0.62, lines, note=note)
+            return
