@@ -32,6 +32,8 @@ _RESTART = re.compile(r"restart_count=(\d+)|[Rr]estart count[ :=]+(\d+)|will res
 _OWN_RANK = re.compile(r"\[Rank (\d+)\]|default_pg\) Rank (\d+)\]")
 # Start node check on node-d with local_world_size 8   (DLRover) | local_world_size=8
 _LOCAL_SIZE = re.compile(r"(?:node check on (\S+) with )?local_world_size['\"]?[ =:]+(\d{1,3})\b")
+# kernel driver does not appear to be running on this host (node-b) | cuda_diagnostics.cc:144] hostname: node-c   (TensorFlow)
+_DIAGNOSED = re.compile(r"appear to be running on this host \(([\w.-]+)\)|cuda_diagnostics\.cc:\d+\] hostname: ([\w.-]+)$")
 _FRAMEWORK = re.compile(r"torch/distributed/|\.(?:cpp|cc|hpp|cu|h):\d+|launch\.py|site-packages|run\.py:\d+")
 _SAID = re.compile(r"Error|Exception|error:|what\(\)|Fatal|^\s*free\(|corrupt|SIG|signal|KeyboardInterrupt|DataLoader|skip")
 
@@ -129,6 +131,9 @@ def _line(job: JobState, line: Line) -> None:
     hits = line.hits if not job.own else tuple(job.matcher.search(text))
 
     job.blocks.feed(line.no, head)
+    if job.quoted.feed(line.no, head, moment):
+        return
+    _hosts(job, head, line.no)
     if job.summary.feed(line.no, head.rest):
         if "Root Cause" in text or "Failures:" in text:
             _emit(job, line, head, moment, own_time, hits)
@@ -174,6 +179,18 @@ def _line(job: JobState, line: Line) -> None:
             job.words[key] = (line.no, text, head, moment, job.attempt)
     if hits and not (inside and head.rest[:1] in " \t"):  # lines of code in a stack quote error texts without raising them
         _emit(job, line, head, moment, own_time, hits, quiet=inside)
+
+
+def _hosts(job: JobState, head: Prefix, no: int) -> None:
+    """TensorFlow's CUDA diagnostics name the host of the process that prints them."""
+    found = _DIAGNOSED.search(head.rest[:400]) if "host" in head.rest else None
+    name = (found[1] or found[2]) if found else None
+    if name is None or name == "localhost":
+        return
+    if head.node is not None and head.node != name:
+        job.names[head.node] = name
+    if head.rank is not None:
+        remember(job, head.rank, head.local_rank, name, head.pid, head.time, no, "line-prefix")
 
 
 def _attempts(job: JobState, no: int, head: Prefix, moment: float | None) -> None:
@@ -291,8 +308,8 @@ def _emit(
     if row.layer == "noise":
         job.noise[row.id] = job.noise.get(row.id, 0) + 1
         return
-    if row.id == "number-lost":
-        return  # it is there so that the scanner keeps such steps; `_progress` judges them
+    if row.id in ("number-lost", "kernel-line"):
+        return  # it is there so that the scanner keeps such lines; `_progress` and `Quoted` judge them
     if row.id in SOFT:
         if row.id != "py-builtin-exception" or quiet or head.level not in ("ERROR", "CRITICAL"):
             return

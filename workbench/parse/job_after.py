@@ -28,6 +28,8 @@ def conclude(job: JobState) -> None:
     _failures(job)
     _exceptions(job)
     _tasks(job)
+    _renamed(job)
+    _quoted(job)
     one_node = len(job.ctx.hosts) <= 1
     attribute(job.parsed, job.summary.failures, one_node=one_node, local_size=job.local_size, seen=job.ranks)
     _echoes(job)
@@ -39,6 +41,28 @@ def conclude(job: JobState) -> None:
     _first_crash(job)
     _reruns(job)
     _no_driver(job)
+
+
+def _renamed(job: JobState) -> None:
+    """A launcher's name of a worker gives way to the name that its host has; the hosts of other workers stay unknown."""
+    for record in (*job.parsed.events, *job.parsed.placements):
+        if record.node in job.names:
+            record.node = job.names[record.node]
+
+
+def _quoted(job: JobState) -> None:
+    """Add what other tools wrote into this log, in its place; a wrapper runs where the only known node is."""
+    nodes = {one.node for one in job.parsed.placements if one.node}
+    here = job.node or (next(iter(nodes)) if len(nodes) == 1 else None)
+
+    def whose(pid: int) -> str | None:
+        return job.by_pid[pid][2] if pid in job.by_pid else None
+
+    made = job.quoted.events(job.file, here, whose)
+    if made:
+        for event in made:
+            event.attempt = job.attempt
+        job.parsed.events = sorted([*job.parsed.events, *made], key=lambda event: event.line or 0)
 
 
 def _tasks(job: JobState) -> None:

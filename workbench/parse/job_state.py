@@ -11,6 +11,7 @@ from workbench.model import Event, Gpu, Parsed, Placement
 from workbench.parse import ids
 from workbench.parse.job_blocks import Blocks
 from workbench.parse.job_launcher import Summary
+from workbench.parse.job_quoted import Quoted
 from workbench.parse.job_signatures import Matcher
 from workbench.parse.prefix import Context, Prefix, split_prefix
 from workbench.parse.traceback import Raised, Tracebacks
@@ -123,6 +124,8 @@ class JobState:
     finished: Event | None = None
     ended: Event | None = None  # one process of several ended well
     blocks: Blocks = field(default_factory=Blocks)
+    quoted: Quoted = field(default_factory=Quoted)
+    names: dict[str, str] = field(default_factory=dict)  # a launcher's name of a process's host → what the process calls it
     norms: dict[int | None, tuple[int, str, Prefix, float | None, int]] = field(default_factory=dict)
     local_size: int | None = None  # ranks of one node
     first_step_time: float | None = None

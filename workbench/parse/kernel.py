@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from workbench import catalog
 from workbench.model import Event, Gpu, Line, Parsed, Problem
-from workbench.parse import ids, kernel_blocks, kernel_links, xid
+from workbench.parse import ids, kernel_blocks, kernel_devices, kernel_links, xid
 from workbench.parse.kernel_clock import resolve
 from workbench.parse.kernel_rules import match
 from workbench.parse.kernel_run import ADDRESS, Run, records
@@ -214,7 +214,7 @@ _HANDLERS: dict[str, Callable[[Run, Event, int], Event | None]] = {
     "mce-logged": kernel_blocks.hardware_error,
     "mce-corrected": kernel_blocks.hardware_error,
     "mce-uncorrected": kernel_blocks.hardware_error,
-    "ghes-fatal": kernel_blocks.hardware_error,
+    "ghes-fatal": kernel_devices.kept_error,
     "ghes-corrected": kernel_blocks.hardware_error,
     "nic-link-down": kernel_links.link_down,
     "nic-link-up": kernel_links.link_up,
@@ -223,6 +223,16 @@ _HANDLERS: dict[str, Callable[[Run, Event, int], Event | None]] = {
     "nfs-not-responding": kernel_links.server_down,
     "nfs-ok": kernel_links.server_up,
     "pcie-width-limited": kernel_links.width_limited,
+    "nvidia-peermem": kernel_devices.peermem,
+    "pci-power-state": kernel_devices.by_driver,
+    "gsp-boot-failed": kernel_devices.neighbour_gpu,
+    "gsp-init-failed": kernel_devices.neighbour_gpu,
+    "gsp-image-missing": kernel_devices.neighbour_gpu,
+    "gsp-heartbeat-timeout": kernel_devices.neighbour_gpu,
+    "gsp-needs-reset": kernel_devices.neighbour_gpu,
+    "gpu-register-error": kernel_devices.neighbour_gpu,
+    "gpu-not-on-bus": kernel_devices.neighbour_gpu,
+    "gpu-lost-assert": kernel_devices.neighbour_gpu,
 }
 
 

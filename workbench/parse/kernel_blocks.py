@@ -48,6 +48,8 @@ _STORAGE = re.compile(
     r"^(?:nfs|rpc_|ll_|lustre|ptlrpc|osc_|cl_|ceph|xfs|ext4|jbd2|btrfs|blk_|io_schedule|cifs|fuse|gpfs|cxi|beegfs|wekafs)"
 )
 
+# drivers of network ports and of RDMA, as the stack of a stuck processor shows them
+_NETWORK = re.compile(r"mlx[45]_|bnxt_|ice$|i40e|ixgbe|irdma|ib_(?:core|uverbs|umad|ipoib)|rdma|hfi1|cxi|ena$|efa$|gve$")
 # kernel threads that do nothing but write file systems and devices: xfsaild/rbd0, jbd2/sda2-8, kworker/u64:2+flush-8:0
 _STORAGE_THREAD = re.compile(
     r"^(?:xfs(?:aild|_mru|-)|jbd2/|kjournald|ext4|btrfs|txg_sync|z_\w+|md\d*_raid|kcopyd|dm[_-]|loop\d|nfsd?\b|nfsv4|nfsiod"
@@ -189,7 +191,7 @@ def _from_id(number: str) -> str | None:
 def stack(run: Run, event: Event, number: int) -> Event:
     """Read the stack below a hung task or a lockup: frames of the NVIDIA driver or of a file system tell what it waits for."""
     modules: list[str] = []
-    storage = nvidia = False
+    storage = nvidia = network = False
     for later in run.after(number, _STACK_MOST):
         text = later.text
         if (
@@ -208,6 +210,7 @@ def stack(run: Run, event: Event, number: int) -> Event:
                 modules.append(module)
             nvidia = nvidia or module.startswith("nvidia")
             storage = storage or bool(_STORAGE.match(name)) or bool(_STORAGE.match(module))
+            network = network or bool(_NETWORK.match(module))
     if modules:
         event.data["stack"] = modules
     if nvidia:
@@ -219,6 +222,10 @@ def stack(run: Run, event: Event, number: int) -> Event:
         event.data["storage_stack"] = True
         if event.signature == "hung-task":
             event.role, event.cls, event.weight = "symptom", "platform/storage", 0.4
+        else:
+            event.cls, event.weight = "platform/storage", 0.5  # a processor that spins in a file system's code is not broken
+    elif network and event.signature != "hung-task":
+        event.cls, event.weight = "driver/hang", 0.5
     return event
 
 

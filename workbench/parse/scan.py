@@ -20,7 +20,7 @@ from workbench.parse.text import clean, split_lines
 __all__ = ["ScanResult", "Scanner", "clean", "split_lines"]
 
 RANGE = 32 << 20  # bytes a thread takes at a time
-LONG = 512 << 20  # a file that is worth the import of numpy
+LONG = 192 << 20  # a file from which on numpy saves more than its import costs
 
 
 @dataclass(slots=True)

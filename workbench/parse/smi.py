@@ -10,6 +10,7 @@ from functools import lru_cache
 from workbench.catalog import signatures
 from workbench.model import Gpu, Line, Parsed, Placement, Problem
 from workbench.parse import dcgmi, pci_tools
+from workbench.parse.burn_in import read_burn_in
 from workbench.parse.ids import pci, uuid
 from workbench.parse.imex_ctl import read_imex
 from workbench.parse.smi_doc import Document, Out, Row, documents, number
@@ -193,6 +194,7 @@ def _read(doc: Document, out: Out) -> None:
     links = pci_tools.Links(out)
     readers: tuple[Callable[[Document, int, Out], int], ...] = (
         _context,
+        read_burn_in,
         dcgmi.read_hostengine,
         read_imex,
         dcgmi.read_json,

@@ -28,6 +28,8 @@ _TASK = re.compile(r"\s*(\d{1,6}): ?|(\[pod/[^\]]+\]) ?")
 # ansible: "gpu-7 | CHANGED | rc=0 >>"; clush/dshbak: a line of dashes, the name, a line of dashes; tail: "==> gpu-7 <=="
 _ANSIBLE = re.compile(r"([\w.-]+) \| (?:CHANGED|SUCCESS|FAILED|UNREACHABLE)\b[^>]*>>")
 _TAIL = re.compile(r"==> ([\w.-]+) <==$")
+# echo "===== gpu-7 | before | 2026-08-13T07:53:30Z =====" of a script that collects
+_BANNER = re.compile(r"[=#*]{3,} ([A-Za-z][\w.-]*)(?: \|[^=#*]*)? [=#*]{3,}$")
 _DASHES = re.compile(r"-{5,}$")
 _NAME = re.compile(r"[A-Za-z][\w.-]*$")
 # a container's host name is its id; it says nothing of the node
@@ -104,6 +106,9 @@ def documents(lines: Sequence[Line], node: str | None) -> tuple[list[Document], 
         elif prefixed and text.strip():
             speaker = node
         if banner := _ANSIBLE.match(text) or _TAIL.match(text.strip()):
+            speaker, command = banner[1], ""
+            continue
+        if (banner := _BANNER.match(text.strip())) and re.search(r"\d|-\w$", banner[1]) and not _NO_HOST.match(banner[1]):
             speaker, command = banner[1], ""
             continue
         if _DASHES.match(text) and at + 2 < len(texts) and _NAME.match(texts[at + 1]) and _DASHES.match(texts[at + 2]):

@@ -10,7 +10,7 @@ from workbench.model import Gpu
 from workbench.parse.smi_doc import Out, Row, number
 from workbench.parse.smi_query import Reading
 
-__all__ = ["judge", "judge_errors", "judge_peers"]
+__all__ = ["judge", "judge_clocks", "judge_errors", "judge_peers"]
 
 # Above this many lifetime SRAM uncorrectable errors operators replace a GPU (Azure's node health checks); asked only where the
 # driver does not yet print "SRAM Threshold Exceeded" itself.
@@ -19,6 +19,8 @@ SRAM_LIMIT = 4
 PAGES_LIMIT = 60
 # Time throttled by heat or power brake since the driver was loaded that is worth a line, in microseconds (10 min).
 THROTTLED_LIMIT = 600e6
+# Share of the highest clock of a query loop below which a GPU that slows down by heat loses real speed; our own measure.
+SLOWED = 0.8
 _BROKEN = re.compile(r"ERR!|Unknown Error|GPU is lost|GPU requires reset")
 _CLOCK_BITS = {0x8: "hw_slowdown", 0x20: "sw_thermal_slowdown", 0x40: "hw_thermal_slowdown", 0x80: "hw_power_brake"}
 
@@ -192,6 +194,7 @@ def judge(readings: Sequence[Reading], out: Out) -> None:
         for rule in (_memory, _rows, _reset, _throttle, _bus, _fabric):
             rule(reading, out)
     judge_peers(readings, out)
+    judge_clocks(readings, out)
 
 
 def judge_peers(readings: Sequence[Reading], out: Out) -> None:
@@ -209,3 +212,23 @@ def judge_peers(readings: Sequence[Reading], out: Out) -> None:
             odd = len(widths) > 1 and value < usual[0][0]
             out.event("smi-link-degraded", row, gpu, weight=0.6 if odd else None, role="cause" if odd else None,
                       current=int(value), max=int(most), peers=len(widths))  # fmt: skip
+
+
+def judge_clocks(readings: Sequence[Reading], out: Out) -> None:
+    """Make a software slowdown by heat a cause where a query loop (`-l`) shows that the GPU lost much of its clock meanwhile."""
+    clocks: dict[Gpu, list[float]] = {}
+    hot: dict[Gpu, list[float]] = {}
+    for reading in readings:
+        clock = number(reading.value(r"clocks(?:_current)?_sm|clocks(?:_current)?_graphics"))
+        if reading.gpu is None or not clock:
+            continue
+        clocks.setdefault(reading.gpu, []).append(clock)
+        state = reading.value(r"clocks_(?:event|throttle)_reasons_sw_thermal_slowdown")
+        if state == "Active":
+            hot.setdefault(reading.gpu, []).append(clock)
+    for event in out.parsed.events[out.first :]:
+        if event.signature == "smi-throttle-sw-thermal" and event.gpu in hot and event.gpu in clocks:
+            least, most = min(hot[event.gpu]), max(clocks[event.gpu])
+            if least < most * SLOWED:
+                event.role, event.weight = "cause", 0.5
+                event.data |= {"clock": least, "clock_max": most}

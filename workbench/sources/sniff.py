@@ -161,6 +161,8 @@ def _text_kind(name: str, text: str) -> str:
         return "metrics-text"
     if _has(plain, rules.FABRIC_SURE) and share(rules.FABRIC) >= 0.3:
         return "fabricmanager-log"
+    if any(rules.SMI_CSV.match(row) and re.search(r"[a-z]\.[a-z]|gpu_|uuid|pstate|driver_v", row) for row in rows[:3]):
+        return "smi"
     if share(rules.HOSTENGINE) >= 0.5:
         return "smi"
     if any(rules.SLURM_TABLE.match(row) for row in rows[:3]):

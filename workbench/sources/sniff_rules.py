@@ -24,6 +24,7 @@ __all__ = [
     "SLURM_SURE",
     "SLURM_TABLE",
     "SMI",
+    "SMI_CSV",
     "SMI_SURE",
     "STACK",
     "STACK_SURE",
@@ -168,6 +169,10 @@ SMI = lines(
     r"(?:Node #\d+ +[*-] |Connectivity Table Legend|[INRDC] - (?:Invalid|Never|Recovering|Disconnected|Connected)|Nodes From.To|"
     r" +\d+ +(?:[INRDCX] +)+$|Domain State: |Nodes:$|\d+/\d+/\d{4} \d\d:\d\d:\d\d)",
     r"GPU [0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0",
+    r"\s*[\d.]+%\s+proc'd: ",
+    r"\s*GPU \d+: (?:OK|FAULTY)",
+    r"Tested \d+ GPUs:|Killing processes|Freed memory for dev|Initialized device \d|Using compare|Burning for|Uninitted cublas",
+    r"\s*Link \d+: (?:Replay|Recovery|CRC)",
 )
 # 2025-12-22 10:41:07.221 ERROR [1514002:1514004] [[Health]] …  (nv-hostengine.log of DCGM)
 HOSTENGINE = re.compile(
@@ -206,7 +211,19 @@ SMI_SURE = (
     "Fabric\n",
     "Domain State: ",
     "Node #0",
+    "Replay Errors:",
+    "CRC Errors:",
+    "Recovery Errors:",
+    "proc'd: ",
+    ": FAULTY",
 )
+# the header of `nvidia-smi --query-gpu=… --format=csv`: timestamp, index, temperature.gpu, power.draw [W]
+_CELL = (
+    r"(?:timestamp|index|name|count|serial|pstate|pid|process_name|used_memory|\w*uuid|\w+_version|\w+_mode|gpu_\w+|used_gpu_memory"
+    r"|(?:pcie?|temperature|utilization|memory|power|clocks\w*|ecc|retired_pages|remapped_rows|fabric|fan|enforced|mig|inforom|gom"
+    r"|reset_status|encoder|module|gsp)\.[\w.]+)(?: \[[^\],]*\])?"
+)
+SMI_CSV = re.compile(rf"#? ?{_CELL}(?:, ?{_CELL})+\s*$")
 # Process 20384: … | Thread 20384 (idle): "MainThread" | Thread 0x00007f… (most recent call first): | train (train.py:191)
 STACK = lines(
     r"Process \d+: ",

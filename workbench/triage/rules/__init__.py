@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from workbench.triage.context import Context
 from workbench.triage.groups import Group
-from workbench.triage.rules import clocks, fallback, gpu, job, network, platform
+from workbench.triage.rules import clocks, explains, fallback, gpu, job, network, platform
 from workbench.triage.rules.outcome import Outcome
 
 __all__ = ["RULES", "Outcome", "apply_rules"]
@@ -31,6 +31,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     gpu.whole_node,
     gpu.driver_hang_tasks,
     gpu.supports,
+    explains.consequences,
     job.ended_on_purpose,
     job.waiting_for_a_peer,
     job.fingerprints,

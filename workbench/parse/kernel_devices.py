@@ -1,0 +1,80 @@
+"""Turn kernel messages about one device into events that name it: by the driver that speaks, or by what stands beside them."""
+
+from __future__ import annotations
+
+import re
+
+from workbench.model import Event
+from workbench.parse import ids, kernel_blocks
+from workbench.parse.kernel_run import ADDRESS, Run
+
+__all__ = ["by_driver", "kept_error", "neighbour_gpu", "peermem"]
+
+# nvme 0000:04:00.0: Refused to change power state, currently in D3
+_SPEAKER = re.compile(rf"(?:^|\s)(?P<driver>[a-z][\w-]*) (?P<device>{ADDRESS}): ")
+# whose device it is → the class of its fault
+_DRIVERS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"nvidia|nouveau"), "hardware/gpu-lost"),
+    (re.compile(r"nvme|ahci|mpt[23]sas|mpi3mr|megaraid|smartpqi|hpsa|aacraid|vmd"), "hardware/host"),
+    (re.compile(r"mlx[45]|bnxt|ice|i40e|ixgbe|igb|igc|irdma|ena|efa|tg3|qede|cxgb4|hfi1|cxi"), "hardware/network-link"),
+    (re.compile(r"pcieport"), "hardware/pcie"),
+)
+# NVRM: kfspDumpDebugState_GH100: GPU 0000:01:00 | NVRM: GPU 0000:01:00.0: RmInitAdapter failed! | NVRM: Xid (PCI:0000:01:00): 119
+_NAMED = re.compile(rf"NVRM: .*?(?:GPU |PCI:|Device )({ADDRESS})")
+_NEAR = 8  # records before and after: a failed start of one GPU prints about so many between two that name it
+_NEAR_SECONDS = 10.0
+# records that the firmware kept over a reboot
+_KEPT = re.compile(r"BERT: Error records from previous boot|previous boot had a fatal|Previous boot")
+
+
+def neighbour_gpu(run: Run, event: Event, number: int) -> Event:
+    """Name the GPU of a driver message without address, when the driver's messages right around it name exactly one."""
+    if event.gpu is not None:
+        return event
+    own = run.stamps[run.records[number].at].uptime
+    named: dict[str, None] = {}
+    for at in range(max(0, number - _NEAR), min(len(run.records), number + _NEAR + 1)):
+        record = run.records[at]
+        found = _NAMED.search(record.text)
+        if not found or run.clock.boots[record.at] != run.clock.boots[run.records[number].at]:
+            continue
+        other = run.stamps[record.at].uptime
+        if own is not None and other is not None and abs(own - other) > _NEAR_SECONDS:
+            continue
+        if address := ids.pci(found[1]):
+            named[address] = None
+    if len(named) == 1:
+        event.gpu = run.gpu(next(iter(named)))
+    return event
+
+
+def by_driver(run: Run, event: Event, number: int) -> Event:
+    """Give a device's message the class of what the device is: a drive and a port of the network are no GPU."""
+    found = _SPEAKER.search(run.records[number].text)
+    if not found:
+        return event
+    event.data.setdefault("driver", found["driver"])
+    for pattern, cls in _DRIVERS:
+        if pattern.match(found["driver"]):
+            event.cls = cls
+            if cls == "hardware/gpu-lost" and event.gpu is None:
+                event.gpu = run.gpu(found["device"])
+            break
+    return event
+
+
+def peermem(run: Run, event: Event, number: int) -> Event:
+    """A peer memory module that was built against other RDMA modules is a mismatch; one whose symbols are absent finds none."""
+    text = run.records[number].text
+    if "disagrees about" in text or "err -22" in text:
+        event.role, event.cls, event.weight = "cause", "driver/version-mismatch", 0.5
+    return event
+
+
+def kept_error(run: Run, event: Event, number: int) -> Event:
+    """Read a firmware error record; one kept from before the reboot has no time but that it was before."""
+    event = kernel_blocks.hardware_error(run, event, number)
+    if any(_KEPT.search(record.text) for record in run.records[max(0, number - 3) : number + 1]):
+        event.data["previous_boot"], event.data["found"] = True, event.time
+        event.time = None
+    return event
