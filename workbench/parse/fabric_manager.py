@@ -34,6 +34,8 @@ _NAMES = (
     "fm-stopped",
     "fm-error",
 )
+# IMEX version 570.00 is running with the following configuration options
+_IMEX = re.compile(r"\bIMEX (?:version|Log initializing|[Ll]ibrary)|nvidia-imex")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
@@ -100,6 +102,7 @@ def parse_fabric_manager(lines: Sequence[Line], *, file: str, node: str | None =
     times = iter(clock.times)
     parsed.facts |= clock.facts
     last: dict[tuple[object, ...], Event] = {}
+    imex = any(_IMEX.search(line.text) for line in lines[:200])
     for order, (line, stamp) in enumerate(zip(lines, stamps, strict=True)):
         time = next(times) if stamp is not None else None
         found = _HEAD.match(line.text)
@@ -111,6 +114,8 @@ def parse_fabric_manager(lines: Sequence[Line], *, file: str, node: str | None =
         event = _event(text, patterns)
         if event is None:
             continue
+        if imex and event.signature in ("fm-error", "fm-start-failed"):
+            event.signature = "fm-imex"  # the same form of log, but another service
         event.time, event.file, event.line, event.order = time, file, line.no, order
         event.node = (stamp.host if stamp is not None and not ids.same_node(stamp.host, node) else None) or node
         event.text = line.text[:2000]

@@ -34,6 +34,8 @@ _OWN_RANK = re.compile(r"\[Rank (\d+)\]|default_pg\) Rank (\d+)\]")
 _LOCAL_SIZE = re.compile(r"(?:node check on (\S+) with )?local_world_size['\"]?[ =:]+(\d{1,3})\b")
 # kernel driver does not appear to be running on this host (node-b) | cuda_diagnostics.cc:144] hostname: node-c   (TensorFlow)
 _DIAGNOSED = re.compile(r"appear to be running on this host \(([\w.-]+)\)|cuda_diagnostics\.cc:\d+\] hostname: ([\w.-]+)$")
+# Created device /job:worker/replica:0/task:1/device:GPU:5 with 78100 MB memory:  -> device: 5, name: NVIDIA H100 80GB HBM3
+_TF_TASK = re.compile(r"Created device /job:\w+/replica:\d+/task:(\d+)/device:GPU:\d+ ")
 _FRAMEWORK = re.compile(r"torch/distributed/|\.(?:cpp|cc|hpp|cu|h):\d+|launch\.py|site-packages|run\.py:\d+")
 _SAID = re.compile(r"Error|Exception|error:|what\(\)|Fatal|^\s*free\(|corrupt|SIG|signal|KeyboardInterrupt|DataLoader|skip")
 
@@ -131,7 +133,7 @@ def _line(job: JobState, line: Line) -> None:
     hits = line.hits if not job.own else tuple(job.matcher.search(text))
 
     job.blocks.feed(line.no, head)
-    if job.quoted.feed(line.no, head, moment):
+    if job.quoted.feed(line.no, head, moment, text):
         return
     _hosts(job, head, line.no)
     if job.summary.feed(line.no, head.rest):
@@ -183,6 +185,8 @@ def _line(job: JobState, line: Line) -> None:
 
 def _hosts(job: JobState, head: Prefix, no: int) -> None:
     """TensorFlow's CUDA diagnostics name the host of the process that prints them."""
+    if "/replica:" in head.rest and head.node and (task := _TF_TASK.search(head.rest[:400])):
+        remember(job, int(task[1]), None, head.node, head.pid, head.time, no, "tensorflow")
     found = _DIAGNOSED.search(head.rest[:400]) if "host" in head.rest else None
     name = (found[1] or found[2]) if found else None
     if name is None or name == "localhost":

@@ -28,6 +28,7 @@ def conclude(job: JobState) -> None:
     _failures(job)
     _exceptions(job)
     _tasks(job)
+    _workers(job)
     _renamed(job)
     _quoted(job)
     one_node = len(job.ctx.hosts) <= 1
@@ -41,6 +42,40 @@ def conclude(job: JobState) -> None:
     _first_crash(job)
     _reruns(job)
     _no_driver(job)
+    _killed(job)
+    _barrier(job)
+
+
+def _workers(job: JobState) -> None:
+    """TensorFlow numbers its workers; where hosts carry that number in their names, those that came to nothing do so too."""
+    placed = {one.node: one.rank for one in job.parsed.placements if one.origin == "tensorflow" and one.node}
+    stems = {str(node)[: -len(str(rank))] for node, rank in placed.items() if str(node).endswith(str(rank))}
+    if len(placed) < 2 or len(stems) != 1:
+        return
+    stem = stems.pop()
+    for event in job.parsed.events:
+        name = event.node or ""
+        if event.rank is None and name.startswith(stem) and name[len(stem) :].isdigit():
+            event.rank = int(name[len(stem) :])
+            event.data["rank_from"] = "placement"
+
+
+def _killed(job: JobState) -> None:
+    """Where the log says who was killed for memory, the launcher's report of the kill is no second cause."""
+    if not any(event.signature == "log-oom-kill" for event in job.parsed.events):
+        return
+    for event in job.parsed.events:
+        if event.signature == "exit-sigkill-deepspeed":
+            event.role = "symptom"
+
+
+def _barrier(job: JobState) -> None:
+    """A barrier that most tasks of the job reached has the right address: those it misses crashed, were never started, or were cut off."""
+    events = [event for event in job.parsed.events if event.signature == "jax-barrier-timeout"]
+    came = next((one for event in job.parsed.events if (one := event.data.get("came")) is not None), None)
+    if events and isinstance(came, int) and came > 1:
+        for event in events:
+            event.role, event.cls, event.weight = "symptom", "platform/node-lost", 0.3
 
 
 def _renamed(job: JobState) -> None:

@@ -36,6 +36,7 @@ class _Said:
     node: str | None
     time: float | None
     own: bool  # the time stood in the head that was taken off the line
+    raw: str = ""  # the line as it was
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class Quoted:
     _before: Line | None = None
     _named: str | None = None
 
-    def feed(self, no: int, head: Prefix, moment: float | None) -> bool:
+    def feed(self, no: int, head: Prefix, moment: float | None, raw: str) -> bool:
         """Take the next line; return whether it is another tool's, so that the job's own tables need not look at it."""
         text = head.rest
         if "[" == text[:1] and (named := _SPEAKER.match(text)):
@@ -60,13 +61,13 @@ class Quoted:
         if self._wall is not None and text.strip():
             at, node, stamp = self._wall
             if no - at <= 2 and (found := _FROM_KERNEL.match(text)):
-                self._keep(no, f"{stamp} {node} kernel: {found[1]}", node, None, False)
+                self._keep(no, f"{stamp} {node} kernel: {found[1]}", node, None, False, raw)
                 return True
             self._wall = None
         if self._table(no, head, moment):
             return True
         if ("Xid" in text or "NVRM" in text or "kernel:" in text or text[:1] in "[<") and _KERNEL.search(text[:400]):
-            self._keep(no, text, head.node, head.time if head.time is not None else moment, head.time is not None)
+            self._keep(no, text, head.node, head.time if head.time is not None else moment, head.time is not None, raw)
             return True
         return False
 
@@ -75,9 +76,9 @@ class Quoted:
         found = _BROADCAST.search(text) if "Broadcast message" in text else None
         return found[1] if found else None
 
-    def _keep(self, no: int, text: str, node: str | None, time: float | None, own: bool) -> None:
+    def _keep(self, no: int, text: str, node: str | None, time: float | None, own: bool, raw: str) -> None:
         if len(self.kernel) < _MOST:
-            self.kernel.append(_Said(Line(no, text), node, time, own))
+            self.kernel.append(_Said(Line(no, text), node, time, own, raw))
 
     def _table(self, no: int, head: Prefix, moment: float | None) -> bool:
         text = head.rest
@@ -123,6 +124,8 @@ class Quoted:
                         event.time = one.time
                         if not one.own:
                             event.data["time_from"] = "previous"
+                    if "\n" not in event.text and one.raw:
+                        event.text = one.raw[:2000]
                     event.node = event.node or name or (whose(event.pid) if event.pid else None) or node
                     made.append(event)
         for table in self.tables:

@@ -18,6 +18,7 @@ _OF_THE_DEVICE = (
     "cuda-nvlink-uncorrectable",
     "cuda-unknown-error",
     "nvml-gpu-lost",
+    "nvml-reset-required",
 )
 _REPORTS = ("elastic-exit", "composer-rank-ended", "ray-worker-failed", "exit-code", "exit-worker")  # one line, one worker
 # endings that the launcher itself brings about, so that they say nothing about who began
@@ -51,7 +52,8 @@ def _from_placements(event: Event, placements: Sequence[Placement], one_node: bo
         and not near
     ):
         return event.local_rank  # one node only as far as the file tells: local and global numbers agree
-    if event.gpu is not None and event.gpu.index is not None and event.node is not None and event.signature.startswith("nccl-"):
+    named = event.gpu is not None and event.gpu.index is not None and event.signature.startswith(("nccl-", "gpu-"))
+    if named and event.gpu is not None and event.node is not None:
         index = event.gpu.index
         return _unique(
             {one.rank for one in near if one.node and (one.local_rank == index or (one.gpu and one.gpu.index == index))}
@@ -155,7 +157,8 @@ def attribute(
         if one.rank is not None and one.node:
             key = (one.attempt, one.rank)
             names[key] = one.node if key not in names or names[key] == one.node else None
-    ended = _ended(parsed, failures, one_node, local_size, set(seen))
+    here = set(seen)
+    ended = _ended(parsed, failures, one_node, local_size, here)
     blank = [event for event in parsed.events if event.rank is None]
     reported: dict[tuple[int | None, str], set[int | None]] = {}
     for event in parsed.events:
@@ -171,11 +174,16 @@ def attribute(
         ):
             continue
         rank, how = _from_placements(event, parsed.placements, one_node), "placement"
+        index = event.gpu.index if event.gpu is not None and event.signature.startswith("gpu-") else None
+        if rank is None and one_node and not parsed.placements and index in here and max(here) < 8:
+            rank, how = index, "device"
         own = [failure for failure in ended if failure.attempt in (None, event.attempt)]
         if rank is None and event.signature.startswith(_CRASHES):
             rank, how = _unique({failure.rank for failure in own if failure.code is not None and failure.code < 0}), "exit-code"
         if rank is None and event.signature.startswith(_CUDA):
             rank, how = _unique(set(reported.get((event.attempt, event.signature), set()))), "same-error"
+        if rank is None and event.signature in _OF_THE_DEVICE:
+            rank, how = _unique({who for (attempt, _), ranks in reported.items() if attempt == event.attempt for who in ranks}), "same-device"
         once = ("exception" in event.data and raised.get((event.attempt, event.text)) == 1) or event.signature == "app-last-words"
         if rank is None and once and len(own) == 1 and not event.data.get("handled"):
             rank, how = own[0].rank, "exit-code"

@@ -213,6 +213,10 @@ def stack(run: Run, event: Event, number: int) -> Event:
             network = network or bool(_NETWORK.match(module))
     if modules:
         event.data["stack"] = modules
+    elif earlier := _same_stuck(run, event):
+        # said again every some seconds, with the stack only once or twice
+        event.role, event.cls, event.weight = earlier.role, earlier.cls, earlier.weight
+        return event
     if nvidia:
         event.data["nvidia_stack"] = True
         event.role, event.cls, event.weight = "cause", "driver/hang", 0.6
@@ -227,6 +231,13 @@ def stack(run: Run, event: Event, number: int) -> Event:
     elif network and event.signature != "hung-task":
         event.cls, event.weight = "driver/hang", 0.5
     return event
+
+
+def _same_stuck(run: Run, event: Event) -> Event | None:
+    for earlier in reversed(run.events[-32:]):
+        if earlier.signature == event.signature and earlier.pid == event.pid and earlier.data.get("cpu") == event.data.get("cpu"):
+            return earlier if earlier.data.get("stack") or earlier.cls else None
+    return None
 
 
 def hardware_error(run: Run, event: Event, number: int) -> Event:

@@ -113,7 +113,7 @@ def parse_objects(items: Sequence[Mapping[str, Any]], *, file: str, lines: Mappi
                 record = record_event(item)
                 part.events += [record] if record else []
             elif isinstance(item.get("status"), Mapping) and (
-                "Job" in kind or kind in ("JobSet", "Workload", "LeaderWorkerSet", "PodGroup")
+                "Job" in kind or kind in ("JobSet", "Workload", "LeaderWorkerSet", "PodGroup", "RayCluster", "ComputeDomain")
             ):
                 _job(item, part)
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # a hand-edited or cut object
@@ -396,12 +396,13 @@ def _job(item: Mapping[str, Any], part: Parsed) -> None:
     record.data = {"kind": item.get("kind"), "namespace": meta.get("namespace")}
     for raw in status.get("conditions") or []:
         if raw.get("status") != "True":
+            _waits(record, item, raw, part)
             continue
         record.state, record.reason = str(raw.get("type")), str(raw.get("reason") or "") or None
         message, since = str(raw.get("message") or ""), epoch(raw.get("lastTransitionTime"))
         if record.state in ("Failed", "Complete", "Succeeded", "Completed"):
             record.end = record.end or since
-        if record.state in (*_FAILED, "Suspended", "Evicted", "Preempted", "DisruptionTarget"):
+        if record.state in (*_FAILED, "Suspended", "Evicted", "Preempted", "DisruptionTarget", "Unschedulable"):
             meaning = classify(str(raw.get("reason") or record.state), message, kind=str(item.get("kind")))
             if meaning and meaning.signature != "k8s-warning":
                 text = f"{item.get('kind')} {record.name}: {record.state} {raw.get('reason')}: {message}"
@@ -413,7 +414,26 @@ def _job(item: Mapping[str, Any], part: Parsed) -> None:
                     data={"job": record.name, "reason": raw.get("reason"), "needle": message},
                 )
                 part.events.append(meaning.apply(event))
+    if record.state == "Unschedulable" or (status.get("phase") in ("Pending", "Inqueue", "PreScheduling") and not record.end):
+        record.start = epoch(status.get("startTime"))  # made, but not begun
     part.jobs.append(record)
+
+
+# conditions of Kueue's Workload, Volcano's PodGroup and others that are False while a job waits for a place
+_PLACED = ("QuotaReserved", "Admitted", "Scheduled", "PodScheduled")
+
+
+def _waits(record: JobRecord, item: Mapping[str, Any], raw: Mapping[str, Any], part: Parsed) -> None:
+    """Add the event of a job that a queue or a gang scheduler does not let start."""
+    kind, name, message = str(raw.get("type")), record.name, str(raw.get("message") or "")
+    if raw.get("status") != "False" or kind not in _PLACED or not message or record.state in ("Complete", "Succeeded", "Finished"):
+        return
+    text = f"{item.get('kind')} {name}: {kind}=False {raw.get('reason')}: {message}"
+    meaning = classify(str(raw.get("reason") or kind), message, kind=str(item.get("kind")), severity="Normal")
+    if meaning is None or meaning.signature not in ("k8s-gang-waiting", "k8s-failed-scheduling"):
+        return
+    data = {"job": name, "reason": raw.get("reason"), "needle": message}
+    part.events.append(meaning.apply(Event(meaning.signature, "kubernetes", text, epoch(raw.get("lastTransitionTime")), data=data)))
 
 
 def _jobs_of_pods(parsed: Parsed) -> None:

@@ -66,6 +66,9 @@ _VICTIM = re.compile(r"victim process: ([^,\s]+)|Killed process \d+ \(([^)]+)\)"
 _JOB_PROCESS = re.compile(
     r"^(?:python[\d.]*|pt_main_thread|pt_data_\w*|ray(?:::.*)?|torchrun|trainer|mpirun|accelerate|deepspeed|vllm.*|VLLM.*|sglang.*)$"
 )
+# a volume that did not come in time, and words that tell why
+_WAITED = re.compile(r"timed out waiting for the condition|DeadlineExceeded|context deadline exceeded")
+_WHY_NOT = re.compile(r"mount failed|exit status|refused|denied|not found|no such|unreachable|not attached|Multi-Attach|InvalidArgument")
 _TRANSIENT = re.compile(
     r"nodes are available: pod has unbound immediate PersistentVolumeClaims|assume cache|the object has been modified"
 )
@@ -283,9 +286,20 @@ def _gpu_health(reason: str, message: str, severity: str) -> Meaning | None:
     if row:
         meaning.role, meaning.cls, meaning.weight = row["role"], row["class"], float(row["weight"] or 0)
     # harmless by its own words, or an event that bears the name of its check as type: NVSentinel makes no condition of these
-    if _HARMLESS.search(message) or severity not in ("Warning", "Normal", ""):
+    if _HARMLESS.search(message):
         meaning.role, meaning.weight = "context", 0.2
+    elif severity not in ("Warning", "Normal", ""):
+        grave = _grave(meaning.data.get("dcgm")) if action else None
+        meaning.role, meaning.cls, meaning.weight = ("cause", grave, 0.5) if grave else ("context", meaning.cls, 0.2)
     return meaning
+
+
+def _grave(name: Any) -> str | None:
+    """Return the class of a finding of DCGM that takes a GPU out of service by itself, or None."""
+    from workbench.catalog import table
+
+    row = next((row for row in table("dcgm_errors") if row["name"] == name), None)
+    return row["class"] if row and row["dcgm_severity"] == "ISOLATE" and row["class"] != "unknown" else None
 
 
 def _weigh(meaning: Meaning, message: str) -> Meaning:
@@ -305,6 +319,8 @@ def _weigh(meaning: Meaning, message: str) -> Meaning:
         elif name:
             meaning.cls = "user/host-oom"
             meaning.weight = 0.75
+    elif meaning.signature == "k8s-mount" and _WAITED.search(message) and not _WHY_NOT.search(message):
+        meaning.weight = 0.6  # only that it took too long
     elif meaning.signature == "k8s-failed-scheduling" and _TRANSIENT.search(message):
         meaning.role, meaning.weight = "context", 0.1
     elif meaning.signature == "k8s-gpu-injection":

@@ -8,9 +8,10 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
 
-from workbench.model import Event, Line, Parsed
+from workbench.model import Event, Line, Parsed, Placement
 from workbench.parse.kubernetes import parse_objects
-from workbench.parse.kubernetes_reasons import classify, gpu_in
+from workbench.parse.kubernetes_loose import bare_event, bare_pod, said_by_container
+from workbench.parse.kubernetes_reasons import classify, epoch, gpu_in
 
 __all__ = ["age", "parse_describe"]
 
@@ -38,6 +39,11 @@ _COMPONENT = re.compile(
     r"|[\w.-]*(?:scheduler|controller|controller-manager|manager|autoscaler|operator|monitor|descheduler|plugin|eviction|handler)(?:,.*)?)$"
 )
 _ASSIGNED = re.compile(r"Successfully assigned \S+ to (\S+?)\.?$")
+# what stands below a termination message in `describe pod`
+_AFTER_MESSAGE = re.compile(
+    r"(?: {4,}(?:Exit Code|Signal|Started|Finished|Ready|State|Last State|Restart Count|Limits|Requests|Environment|Mounts):"
+    r"|(?:Events|Conditions|Volumes|QoS Class|Tolerations|Name):(?: |$))"
+)
 # words of the STATUS column that say nothing bad
 _FINE = {
     "Running",
@@ -123,9 +129,15 @@ class _Block:
         self.section = ""
         self.container: dict[str, Any] = {}
         self.state: dict[str, Any] | None = None
+        self.open = False  # a termination message goes on over the lines below
+        self.quoted: list[Line] = []
 
     def take(self, line: Line, key: re.Match[str] | None) -> bool:
         """Read one line; False when it belongs to no `describe` output."""
+        if self.open and not _AFTER_MESSAGE.match(line.text):
+            self.quoted.append(line)
+            return True
+        self.open = False
         if key and not key[1]:
             self.section = key[2]
             return self._top(key[2], key[3] or "", line)
@@ -140,7 +152,10 @@ class _Block:
         if self.section == "Conditions":
             return self._condition(line)
         if self.section in ("Containers", "Init Containers") and key:
-            return self._in_container(key)
+            taken = self._in_container(key)
+            if self.open:
+                self.quoted.append(Line(line.no, key[3] or "", line.hits, line.offset))
+            return taken
         return self.section in (
             "Labels",
             "Annotations",
@@ -241,6 +256,7 @@ class _Block:
         elif self.state is not None and name in ("Reason", "Exit Code", "Started", "Finished", "Message", "Signal"):
             field = {"Exit Code": "exitCode", "Started": "startedAt", "Finished": "finishedAt"}.get(name, name.lower())
             self.state[field] = _date(value) if name in ("Started", "Finished") else value
+            self.open = name == "Message"
         elif self.container["sub"] == "Limits":
             self.container["limits"][name] = value
         elif self.container["sub"] == "Environment" and not value.startswith("<"):
@@ -271,6 +287,10 @@ def _flush(block: _Block, parsed: Parsed, file: str) -> None:
             if event.signature.startswith("k8s-gpu-allocatable") or len(line.text) > len(event.text):
                 event.text = line.text.strip()[:2000]
         event.node = event.node or None
+    if block.quoted:
+        node, name = block.spec.get("nodeName"), block.meta["name"]
+        data = {"pod": name, "container": block.container.get("name")}
+        made.events += said_by_container(block.quoted, file=file, node=node, data=data)
     for condition in made.conditions:
         condition.node = condition.node or None
     parsed.extend(made)
@@ -338,9 +358,16 @@ def _table_row(line: Line, columns: list[tuple[str, int]], parsed: Parsed, file:
             ago,
         )
         return True
+    return _status_row(line, row, parsed, file, node)
+
+
+def _status_row(line: Line, row: dict[str, str], parsed: Parsed, file: str, node: str | None) -> bool:
+    names = row.keys()
     if "STATUS" in names:
         status = row["STATUS"]
         if "READY" in names or "RESTARTS" in names:
+            if row.get("NODE") and row["NODE"] != "<none>" and row.get("NAME"):
+                parsed.placements.append(Placement(None, row["NODE"], pod=row["NAME"], origin="pod", file=file, line=line.no))
             if status not in _FINE and not re.match(r"Init:\d|Running", status):
                 reason = status.removeprefix("Init:")
                 _add(line, parsed, file, "Warning", reason, "", "Pod", row.get("NAME", ""), row.get("NODE") or node, None)
@@ -413,6 +440,18 @@ def _shown_text(text: str, at: int) -> str:
 
 def _plain(line: Line, parsed: Parsed, file: str, node: str | None) -> None:
     text = line.text.strip()
+    if (pod_row := bare_pod(text)) and _status_row(line, pod_row, parsed, file, node):
+        return
+    if said := bare_event(text):
+        assigned = _ASSIGNED.match(said["message"])
+        if assigned:  # the events below are of the same pod
+            parsed.facts["assigned"] = assigned[1]
+        before = len(parsed.events)
+        where = parsed.facts.get("assigned") or node
+        _add(line, parsed, file, said["kind"], said["reason"], said["message"], "Pod", "", where, None)
+        for event in parsed.events[before:]:
+            event.time = epoch(said["time"])
+        return
     host = _SYSLOG.match(text)
     where = host[1] if host else node
     # worker-1  ns-a  Evicted  node-a  Pod The node had condition: [DiskPressure].

@@ -131,6 +131,10 @@ _HOST = re.compile(r"([A-Za-z][\w-]*(?:\.[\w-]+)*): ?")
 _PIPE = re.compile(r"([A-Za-z][\w.-]*)\s*\| ")
 # node-1:2918:4483 [4] init.cc:263 NCCL WARN
 _NCCL = re.compile(r"([A-Za-z][\w.-]*):(\d+):(\d+) \[(\d+)\] ")
+# node-b: Test CUDA failure common.cu:1030 'out of memory' |  .. node-b pid 3018: Test failure common.cu:937 (nccl-tests)
+_TESTS = re.compile(r"(?: \.\. )?([A-Za-z][\w.-]*)(?: pid (\d+))?: (?=Test (?:(?:CUDA|NCCL) )?failure )")
+# task 9 (rank 36) text | task 9 | text
+_TASK_RANK = re.compile(r"[Tt]ask (\d+) (?:\([Rr]ank (\d+)\)(?: \||:)?|\|) ?")
 # 2024-05-01T10:00:00Z stdout F text (CRI)
 _CRI = re.compile(r"(?:stdout|stderr) [FP] ")
 _LEVEL = re.compile(r"[\s|:\-]*\[?(DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL|TRACE|NOTICE)\]?(?=[\s|:\]]|$)")
@@ -308,6 +312,9 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
             head.pid = int(found[2])
             head.device = int(found[4])  # CUDA's numbering inside the process: a local rank only by custom
             return found.end()
+        if first in "tT" and head.task is None and (found := _TASK_RANK.match(text, at)):
+            head.task, head.rank = int(found[1]), int(found[2]) if found[2] else head.rank
+            return found.end()
         if (head.rank is None or head.rank == head.task) and (found := _RANK.match(text, at)) and found[2]:
             head.rank = int(found[2])
             return found.end()
@@ -324,6 +331,9 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
             return found.end()
         if found := _CRI.match(text, at):
             return found.end()
+    if "failure" in text and (found := _TESTS.match(text, at)):
+        head.node, head.pid = found[1], int(found[2]) if found[2] else head.pid
+        return found.end()
     if first in " |" and (found := _TABLE.match(text, at)):
         return found.end()
     return at
@@ -464,7 +474,7 @@ def context(lines: Iterable[str], year: int | None = None) -> Context:
         elif (
             (found := _HOST.match(text))
             and re.search(r"\d|^localhost$", found[1])
-            and not text[found.end() : found.end() + 2].isdigit()
+            and not (text[found.end() - 1] == ":" and text[found.end() : found.end() + 2].isdigit())
         ):
             hosted += 1
             hosts[found[1]] = hosts.get(found[1], 0) + 1

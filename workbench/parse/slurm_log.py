@@ -25,6 +25,7 @@ _COVERED = {
     "slurm-zero-bytes": "slurm-launch-failed",
     "slurm-step-create-failed": "slurm-invalid-gres",
     "slurm-pyxis": "slurm-pyxis-image",
+    "slurm-no-capacity": "slurm-drain-set",
     "slurm-chdir": "slurm-execve",
     "slurm-execve": "slurm-spool-missing",
     "slurm-launch-failed": "slurm-auth",
@@ -67,6 +68,7 @@ def parse_slurm_log(lines: Sequence[Line], *, file: str, node: str | None = None
             continue
         for name in (name for name in found if _COVERED.get(name) not in found):
             parsed.events.extend(event_of(name, line, file=file, node=node, offset=offset))
+    _never_started(parsed)
     _starts(parsed)
     return parsed
 
@@ -112,6 +114,8 @@ def event_of(name: str, line: Line, *, file: str, node: str | None = None, offse
         event.role, event.cls, event.weight = meaning.get("role"), meaning.get("cls"), meaning.get("weight")
         event.data = {key: value for key, value in groups.items() if key not in ("node", "time", "code", "rank")}
         event.code = int(groups["code"]) if groups.get("code") else meaning.get("code")
+        if event.signature == "slurm-no-capacity":
+            event.node, event.data["absent"] = None, one  # no machine: nothing happened on a node
         if one is None and named:
             event.data["nodes"] = named
         if reporter:
@@ -143,6 +147,14 @@ def _meaning(name: str, groups: dict[str, str]) -> dict[str, Any]:
     return {"signature": name}
 
 
+def _never_started(parsed: Parsed) -> None:
+    """A node that the cloud did not give cannot fail: what the controller says of its failure is the consequence."""
+    absent = {event.data.get("absent") for event in parsed.events if event.signature == "slurm-no-capacity"} - {None}
+    for event in parsed.events:
+        if event.node in absent and event.signature in ("slurm-node-fail-ctld", "slurm-node-down", "slurm-node-not-responding"):
+            event.role, event.weight = "symptom", 0.2
+
+
 def _starts(parsed: Parsed) -> None:
     """Make a job record of each start that the controller logged, so that attempts of a requeued job can be told apart."""
     ends = {
@@ -168,4 +180,9 @@ def _starts(parsed: Parsed) -> None:
             for (job, start), record in records.items():
                 if job == event.data.get("job") and record.end is None and (start or 0) <= (event.time or 0):
                     record.end, record.state = event.time, event.signature.removeprefix("slurm-").removesuffix("-ctld").upper()
+    absent = {event.data.get("absent") for event in parsed.events if event.signature == "slurm-no-capacity"} - {None}
+    for record in records.values():
+        if record.nodes and absent.issuperset(record.nodes):  # all its nodes were to be made first: it still waits
+            record.start = record.end = None
+            record.nodes, record.state, record.reason = [], "PENDING", "no capacity"
     parsed.jobs += records.values()

@@ -80,6 +80,13 @@ _TABLE = re.compile(r"^\s*[A-Z]\w*(?:[:/]\w+)*=\S|^[^|\n]{0,200}\|[^|\n]{0,200}\
 _REASON = re.compile(r"^(.*?)\s*\[([^@\[\]]+)@([^\]]+)\]\s*$", re.DOTALL)
 # what Slurm itself and usual health checks write as a reason; the first match decides
 _REASONS: tuple[tuple[str, str, str | None, float | None], ...] = (
+    (
+        r"\(Code:\w*(?:Capacity|LimitExceeded|CountExceeded|PriceTooLow|Unsupported)\w*\)|RESOURCE_POOL_EXHAUSTED|QUOTA_EXCEEDED"
+        r"|Allocation(?:Request)?Failed|SkuNotAvailable|Out of host capacity|Failure when resuming nodes",
+        "slurm-no-capacity",
+        None,
+        None,
+    ),
     (r"unexpectedly rebooted", "slurm-node-rebooted", None, None),
     (r"[Nn]ot responding", "slurm-node-not-responding", None, None),
     (r"[Kk]ill task failed|[Uu]nkillable", "slurm-kill-task-failed", None, None),
@@ -327,4 +334,6 @@ def node_condition(
     event = Event(meaning["signature"], "slurm", text[:2000], when, file, line, node, code=meaning.get("code"))
     event.role, event.cls, event.weight = meaning.get("role"), meaning.get("cls"), meaning.get("weight")
     event.data = {"state": state, "reason": reason, "by": who}
+    if event.signature == "slurm-no-capacity":
+        event.node, event.data["absent"] = None, node  # no machine: nothing happened on a node
     parsed.events.append(event)

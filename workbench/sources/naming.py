@@ -19,6 +19,9 @@ _WORDS = frozenset(
     old operator out plugin prev previous prom ps pstore q query r1 r2 r3 r4 ramoops rank0 recovery redfish report s
     scan sel show slurmctld slurmd slurmstepd smi srun stats stderr stdout summary syslog t top topo torchrun txt
     uptime vvv x
+    aer after before burn burnin check clocks counters diagnostic dmon ecc gpuburn hca iostat link links lsblk nfsstat pages pci
+    perfquery pmon power rdma remap remapped retired rows smartctl snapshot state status temperature temps throttle topology
+    validation xid
         """,
     )
 )

@@ -180,6 +180,8 @@ def _text_kind(name: str, text: str) -> str:
     kernel = sum(1 for row in rows if _kernel(row)) / count
     if kernel >= 0.5:
         return "kernel-log"
+    if share(rules.KUBE_BARE) >= 0.7:
+        return "kubernetes-text"
     if any(rules.KUBE_TEXT.match(row) for row in rows[:5]) and share(re.compile(r"\[|\d{4}-|Traceback")) < 0.3:
         return "kubernetes-text"
     if _has(text, rules.SMI_SURE) and share(rules.SMI) >= (0.5 if re.search(r"smi|dcgm|lspci|ibstat|topo|nvlink", name) else 0.7):

@@ -16,6 +16,7 @@ __all__ = [
     "KERNEL_BODY",
     "KERNEL_NAME",
     "KERNEL_STAMP",
+    "KUBE_BARE",
     "KUBE_TEXT",
     "LAUNCH",
     "METRIC",
@@ -130,6 +131,11 @@ KUBE_TEXT = lines(
     r" *Type +(?:Reason|Status) +(?:Age|LastHeartbeatTime)",
     r"(?:Events|Conditions|Tolerations|Node-Selectors|Containers|Init Containers|Allocated resources|"
     r"Non-terminated Pods|Capacity|Allocatable|Taints|QoS Class|Roles):(?: |$)",
+)
+# rows of `kubectl get pods --no-headers`; events printed as time, type and message
+KUBE_BARE = lines(
+    r"\s*(?:[a-z0-9][a-z0-9-]* +)?[a-z0-9][\w.-]* +\d{1,3}/\d{1,3} +[A-Z][\w:/]* +\d+(?: \([^)]{1,12} ago\))? +\d+[ydhms]",
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z\s+(?:\[(?:Normal|Warning)\]|(?:Normal|Warning)\s)",
 )
 # output of nvidia-smi, dcgmi, lspci, ibstat
 SMI = lines(

@@ -111,7 +111,7 @@ def _homes(context: Context) -> dict[str, str]:
         if document.kind not in ("job-log", "text"):
             continue
         name = re.split(r"[/!]", document.name)[-1]
-        pod = max((pod for pod in context.pod_node if pod in name), key=len, default=None)
+        pod = _pod_in(context, name)
         if pod is not None:
             homes[document.name] = context.node(context.pod_node[pod]) or context.pod_node[pod]
         elif document.node:
@@ -119,6 +119,21 @@ def _homes(context: Context) -> dict[str, str]:
         elif len(placed.get(document.name, ())) == 1 and len(context.job_nodes) > 1:
             homes[document.name] = next(iter(placed[document.name]))
     return homes
+
+
+_MANY_PODS = 512
+
+
+def _pod_in(context: Context, name: str) -> str | None:
+    """Return the pod that a file is named after, whatever stands before and behind it (namespace, container, attempt, ending)."""
+    pods = context.pod_node
+    parts = [name, name.split(".")[0], *re.split(r"[_.]", name)]
+    known = [part for part in parts if part in pods]
+    if known:
+        return max(known, key=len)
+    if len(pods) > _MANY_PODS:
+        return None  # comparing every name with every pod would take minutes for a job of this size
+    return max((pod for pod in pods if pod in name), key=len, default=None)
 
 
 def coalesce(context: Context, events: list[Event]) -> list[Event]:

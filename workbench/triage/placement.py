@@ -65,10 +65,11 @@ def unify_names(context: Context) -> None:
         for name, facts in nodes.items() if isinstance(nodes, dict) else ():
             for address in (facts or {}).get("addresses") or []:
                 context.alias.setdefault(str(address), context.alias.get(str(name), str(name)))
-    for one in incident.series:
-        instance = (one.labels.get("instance") or "").rsplit(":", 1)[0]
-        if one.node and re.fullmatch(r"\d+\.\d+\.\d+\.\d+", instance):
-            context.alias.setdefault(instance, context.alias.get(one.node, one.node))
+    instances = {(one.labels.get("instance") or "", one.node) for one in incident.series if one.node}
+    for where, node in sorted((where, str(node)) for where, node in instances):
+        instance = where.rsplit(":", 1)[0]
+        if re.fullmatch(r"\d+\.\d+\.\d+\.\d+", instance):
+            context.alias.setdefault(instance, context.alias.get(node, node))
 
 
 def find_job_pods(context: Context) -> None:
@@ -81,7 +82,8 @@ def find_job_pods(context: Context) -> None:
     if not pods:
         return
     names = [re.split(r"[/!]", document.name)[-1] for document in context.incident.documents]
-    logged = {pod for pod in pods if any(pod in name for name in names)}
+    together = "\n".join(names)
+    logged = {pod for pod in pods if pod in together}
     jobs = Counter(pods[pod].get("job") for pod in logged if pods[pod].get("job"))
     if not jobs:
         jobs = Counter(
@@ -115,9 +117,11 @@ def know_gpus(context: Context) -> None:
     (NVML numbers GPUs in the order of their PCI addresses), and the sister nodes when these all have the same slots.
     """
     incident = context.incident
+    seen: set[tuple[str, Gpu]] = set()
     for one in incident.series:
-        if one.node and one.gpu and one.gpu.index is not None and not one.mig:
+        if one.node and one.gpu and one.gpu.index is not None and not one.mig and (one.node, one.gpu) not in seen:
             # the first identity seen wins: indices are renumbered when a GPU is lost
+            seen.add((one.node, one.gpu))
             _learn(context, context.node(one.node) or one.node, one.gpu)
     for document in incident.documents:
         node = context.node(document.node)
