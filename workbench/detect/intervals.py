@@ -41,8 +41,8 @@ def join_intervals(
     import numpy as np
     import pandas as pd
 
-    left = events.sort_values(time, kind="stable", ignore_index=True)
-    right = intervals.sort_values(start, kind="stable", ignore_index=True)
+    left = _in_order(events, time)
+    right = _in_order(intervals, start)
     if pd.api.types.is_integer_dtype(left[by].dtype) and pd.api.types.is_integer_dtype(right[by].dtype):
         left_key, right_key = left[by].to_numpy(), right[by].to_numpy()
     else:
@@ -73,6 +73,12 @@ def join_intervals(
             if name != by
         }
     )
+
+
+def _in_order(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    if frame[column].is_monotonic_increasing:  # mostly so, and looking costs a tenth of sorting
+        return frame.reset_index(drop=True)
+    return frame.sort_values(column, kind="stable", ignore_index=True)
 
 
 def _nullable(column: pd.Series, index: Any) -> Any:

@@ -22,7 +22,7 @@ __all__ = ["Engine", "cache_folder", "engine"]
 _SMALL = 8 << 10  # bytes below which a first stage does not pay
 _REACH = 64 << 10  # how far a signature reaches within a line that is longer
 _PER_SPOT = 1200  # a line put to the expressions by itself costs about as much as so many bytes of a whole block
-_FORMAT = 2  # counts up when `patterns.for_blocks` or the layout of the cached file changes
+_FORMAT = 3  # counts up when `patterns.for_blocks`, `gate` or the layout of the cached file changes
 
 
 class Engine(Protocol):
@@ -144,7 +144,7 @@ class _Hyperscan:
                 else:
                     sound.append(each)
             usable, full = sound, self._build(sound)
-        first = sorted({each for index, _, _ in usable for each in gate(patterns[index])})
+        first = gate([patterns[index] for index, _, _ in usable])
         return self._build([(0, expression, caseless) for expression, caseless in first]), full
 
     def _build(self, usable: list[tuple[int, bytes, bool]]) -> Any:

@@ -426,14 +426,21 @@ _PLACED = ("QuotaReserved", "Admitted", "Scheduled", "PodScheduled")
 def _waits(record: JobRecord, item: Mapping[str, Any], raw: Mapping[str, Any], part: Parsed) -> None:
     """Add the event of a job that a queue or a gang scheduler does not let start."""
     kind, name, message = str(raw.get("type")), record.name, str(raw.get("message") or "")
-    if raw.get("status") != "False" or kind not in _PLACED or not message or record.state in ("Complete", "Succeeded", "Finished"):
+    if (
+        raw.get("status") != "False"
+        or kind not in _PLACED
+        or not message
+        or record.state in ("Complete", "Succeeded", "Finished")
+    ):
         return
     text = f"{item.get('kind')} {name}: {kind}=False {raw.get('reason')}: {message}"
     meaning = classify(str(raw.get("reason") or kind), message, kind=str(item.get("kind")), severity="Normal")
     if meaning is None or meaning.signature not in ("k8s-gang-waiting", "k8s-failed-scheduling"):
         return
     data = {"job": name, "reason": raw.get("reason"), "needle": message}
-    part.events.append(meaning.apply(Event(meaning.signature, "kubernetes", text, epoch(raw.get("lastTransitionTime")), data=data)))
+    part.events.append(
+        meaning.apply(Event(meaning.signature, "kubernetes", text, epoch(raw.get("lastTransitionTime")), data=data))
+    )
 
 
 def _jobs_of_pods(parsed: Parsed) -> None:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.model import Condition, Event, Gpu, Parsed, Placement
+from workbench.model import Condition, Event, Gpu, Line, Parsed, Placement
 from workbench.parse import ids
+from workbench.parse.kubernetes_loose import said_by_container
 from workbench.parse.kubernetes_reasons import classify, epoch, parse_quantity
 
 __all__ = ["parse_pod", "pod_identity"]
@@ -298,6 +299,12 @@ def _ended(
         "needle": message or (reason if meaning else "") or str(raw.get("finishedAt") or reason),
     }
     part.events.append(meaning.apply(event) if meaning and signature == meaning.signature else event)
+    if now and reason == "Error" and message:  # the container's last words; with other reasons they are the runtime's
+        lines = [Line(at, text) for at, text in enumerate(message.splitlines(), 1)]
+        for quoted in said_by_container(lines, file="", node=None, data={"container": container}):
+            quoted.line, quoted.time = None, quoted.time or end
+            quoted.data["needle"] = quoted.text.strip()
+            part.events.append(quoted)
 
 
 def _shm(

@@ -68,7 +68,9 @@ _JOB_PROCESS = re.compile(
 )
 # a volume that did not come in time, and words that tell why
 _WAITED = re.compile(r"timed out waiting for the condition|DeadlineExceeded|context deadline exceeded")
-_WHY_NOT = re.compile(r"mount failed|exit status|refused|denied|not found|no such|unreachable|not attached|Multi-Attach|InvalidArgument")
+_WHY_NOT = re.compile(
+    r"mount failed|exit status|refused|denied|not found|no such|unreachable|not attached|Multi-Attach|InvalidArgument"
+)
 _TRANSIENT = re.compile(
     r"nodes are available: pod has unbound immediate PersistentVolumeClaims|assume cache|the object has been modified"
 )

@@ -256,7 +256,7 @@ class _Block:
         elif self.state is not None and name in ("Reason", "Exit Code", "Started", "Finished", "Message", "Signal"):
             field = {"Exit Code": "exitCode", "Started": "startedAt", "Finished": "finishedAt"}.get(name, name.lower())
             self.state[field] = _date(value) if name in ("Started", "Finished") else value
-            self.open = name == "Message"
+            self.open = name == "Message" and self.state.get("reason") == "Error"  # else they are the runtime's words
         elif self.container["sub"] == "Limits":
             self.container["limits"][name] = value
         elif self.container["sub"] == "Environment" and not value.startswith("<"):

@@ -81,8 +81,10 @@ _REASON = re.compile(r"^(.*?)\s*\[([^@\[\]]+)@([^\]]+)\]\s*$", re.DOTALL)
 # what Slurm itself and usual health checks write as a reason; the first match decides
 _REASONS: tuple[tuple[str, str, str | None, float | None], ...] = (
     (
-        r"\(Code:\w*(?:Capacity|LimitExceeded|CountExceeded|PriceTooLow|Unsupported)\w*\)|RESOURCE_POOL_EXHAUSTED|QUOTA_EXCEEDED"
-        r"|Allocation(?:Request)?Failed|SkuNotAvailable|Out of host capacity|Failure when resuming nodes",
+        (
+            r"\(Code:\w*(?:Capacity|LimitExceeded|CountExceeded|PriceTooLow|Unsupported)\w*\)|RESOURCE_POOL_EXHAUSTED|QUOTA_EXCEEDED"
+            r"|Allocation(?:Request)?Failed|SkuNotAvailable|Out of host capacity|Failure when resuming nodes"
+        ),
         "slurm-no-capacity",
         None,
         None,

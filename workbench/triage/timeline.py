@@ -204,7 +204,7 @@ def find_failure(context: Context) -> None:
         life.fail = min(late, default=None)
         inside = [time for time in finish if life.start <= time < life.until]
         life.end = max(inside + errors + steps, default=life.start)
-        if life.fail is None:
+        if life.fail is None and (finish or errors or steps):
             life.fail = life.end
     first = context.lives[0]
     context.stop, context.fail = first.stop, first.fail
