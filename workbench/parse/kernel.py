@@ -65,7 +65,7 @@ _CLIENT = re.compile(r"client has the version ([\d.]+\d)")
 _MODULE = re.compile(r"kernel module has the version ([\d.]+\d)")
 # ata3.00: error: { UNC }
 _ATA_ERROR = re.compile(r"error: \{ ([A-Z ]+) \}")
-_PANIC_HARDWARE = re.compile(r"machine check|hardware error|uncorrected|NMI: |MCE|SError Interrupt|External Abort", re.IGNORECASE)
+_PANIC_HARDWARE = re.compile(r"machine check|hardware error|uncorrected|NMI: |MCE|broadcast exception|SError Interrupt|External Abort", re.IGNORECASE)
 # gpu-1 | CHANGED | rc=0 >>
 _ANSIBLE = re.compile(r"([\w.-]+) \| (?:CHANGED|SUCCESS|FAILED)(?: \| rc=\d+)? >>\s*$")
 _RULE = re.compile(r"-{8,}\s*$")
@@ -225,6 +225,8 @@ _HANDLERS: dict[str, Callable[[Run, Event, int], Event | None]] = {
     "pcie-width-limited": kernel_links.width_limited,
     "nvidia-peermem": kernel_devices.peermem,
     "pci-power-state": kernel_devices.by_driver,
+    "pci-not-ready": kernel_devices.by_driver,
+    "pci-header-ff": kernel_devices.by_driver,
     "gsp-boot-failed": kernel_devices.neighbour_gpu,
     "gsp-init-failed": kernel_devices.neighbour_gpu,
     "gsp-image-missing": kernel_devices.neighbour_gpu,

@@ -14,7 +14,7 @@ __all__ = ["by_driver", "kept_error", "neighbour_gpu", "peermem"]
 _SPEAKER = re.compile(rf"(?:^|\s)(?P<driver>[a-z][\w-]*) (?P<device>{ADDRESS}): ")
 # whose device it is → the class of its fault
 _DRIVERS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"nvidia|nouveau"), "hardware/gpu-lost"),
+    (re.compile(r"nvidia|nouveau|vfio-pci"), "hardware/gpu-lost"),
     (re.compile(r"nvme|ahci|mpt[23]sas|mpi3mr|megaraid|smartpqi|hpsa|aacraid|vmd"), "hardware/host"),
     (re.compile(r"mlx[45]|bnxt|ice|i40e|ixgbe|igb|igc|irdma|ena|efa|tg3|qede|cxgb4|hfi1|cxi"), "hardware/network-link"),
     (re.compile(r"pcieport"), "hardware/pcie"),
@@ -50,7 +50,11 @@ def neighbour_gpu(run: Run, event: Event, number: int) -> Event:
 
 def by_driver(run: Run, event: Event, number: int) -> Event:
     """Give a device's message the class of what the device is: a drive and a port of the network are no GPU."""
-    found = _SPEAKER.search(run.records[number].text)
+    text = run.records[number].text
+    if "[10de:" in text and (address := str(event.data.get("device") or "")):
+        event.cls, event.gpu = "hardware/gpu-lost", event.gpu or run.gpu(address)
+        return event
+    found = _SPEAKER.search(text)
     if not found:
         return event
     event.data.setdefault("driver", found["driver"])

@@ -45,7 +45,7 @@ _PCI = re.compile(r"\bPCI:((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?
 _DCGM = re.compile(r"\bErrorCode:(DCGM_FR_\w+)|\b(DCGM_FR_\w+)")
 # GPUUnhealthy | NvidiaNVLinkError | GpuFallenOffBus: what sites' own monitors call their events
 _GPU_REASON = re.compile(
-    r"(?:Gpu|GPU|Nvidia|NVIDIA|NVLink|NvLink|Nvlink|NVSwitch)\w*?(?:Unhealthy|Error|Errors|Failure|Failed|Fault|Lost|Missing|Degraded|OffBus)"
+    r"(?:Gpu|GPU|Nvidia|NVIDIA|NVLink|NvLink|Nvlink|NVSwitch)\w*?(?:Unhealthy|Error|Errors|Failure|Failed|Fault|Lost|Missing|Degraded|OffBus|Uncorrectable)"
 )
 _GPU_WORDS = (
     (r"NVLink|NvLink|Nvlink|nvlink|NVSwitch|NvSwitch", "hardware/nvlink"),
@@ -103,9 +103,15 @@ RULES: tuple[tuple[str | None, str | None, str], ...] = (
     (r"Preempt(?:ed|ing)|PreemptionBy\w+|Preemption", None, "k8s-preempted"),
     (None, r"Preempted to accommodate a workload|because of (?:preempt|reclaim)|[Pp]reempted by", "k8s-preempted"),
     (r"Evict\w*|QuotaReserved|Pending|Requeued|WorkloadEvicted\w*", r"PodsReady timeout|PodsReadyTimeout", "k8s-gang-waiting"),
-    (r"EvictedDueToPodsReadyTimeout|PodGroupUnschedulable", None, "k8s-gang-waiting"),
+    (
+        r"EvictedDueToPodsReadyTimeout|PodGroup(?:Unschedulable|NotReady|Pending)|NotEnoughResources|NotEnoughTasks",
+        None,
+        "k8s-gang-waiting",
+    ),
+    (r"EvictedDueToMaximumExecutionTimeExceeded", None, "k8s-deadline"),
     (r"EvictedDueToNodeFailures", None, "k8s-node-lost"),
-    (r"EvictionByEvictionAPI|EvictedByAPI", None, "k8s-evicted-api"),
+    (r"EvictedDueTo(?:InactiveWorkload|Deactivated\w*|ClusterQueueStopped|LocalQueueStopped|AdmissionCheck\w*)", None, "k8s-evicted"),
+    (r"EvictionByEvictionAPI|EvictedByEvictionAPI|EvictedByAPI", None, "k8s-evicted-api"),
     (r"Evicted|Drained?|DrainSucceeded|Descheduled", r"^(?:Evicted pod|Eviction API)|descheduler|drain", "k8s-evicted-api"),
     (r"Evicted", None, "k8s-evicted"),
     (r"EvictionThresholdMet", r"memory|pids?$", "k8s-eviction-threshold-memory"),
@@ -129,7 +135,7 @@ RULES: tuple[tuple[str | None, str | None, str], ...] = (
     (
         (
             r"SpotInterrupt\w*|Spot(?:Instance)?(?:Terminat|Reclaim|Preempt)\w*|HostMaintenance\w*|InstanceTerminated|InstanceTerminating|InstanceStopping|(?:Preempt|Terminate|Reboot|Redeploy|Freeze)Scheduled|CSPMaintenance"
-            r"|VMEventScheduled|ScheduledMaintenance|RebalanceRecommendation|ASGLifecycle|Interruption\w*|NodeTermination\w*"
+            r"|VMEventScheduled|MaintenanceEvent|MaintenanceWindow|ScheduledMaintenance|RebalanceRecommendation|ASGLifecycle|Interruption\w*|NodeTermination\w*"
         ),
         None,
         "k8s-impending-termination",
@@ -217,6 +223,7 @@ RULES: tuple[tuple[str | None, str | None, str], ...] = (
     (r"Unhealthy|ProbeWarning", None, "k8s-not-ready"),
     (r"FailedKillPod|KillContainerError", None, "k8s-failed-kill-pod"),
     (r"ContainerStatusUnknown", None, "k8s-container-status-unknown"),
+    (r"FailedCreate\w*", r"exceeded quota|denied the request|failed calling webhook", "k8s-create-refused"),
     (
         (
             r"BackoffLimitExceeded|PodFailurePolicy|FailedIndexes|MaxFailedIndexesExceeded|ExitedWithCode|\w*JobFailed|FailedJobs|FailedJobSet"
@@ -277,7 +284,7 @@ def _gpu_health(reason: str, message: str, severity: str) -> Meaning | None:
     if not dcgm and row is None and severity == "Warning" and _GPU_REASON.fullmatch(reason):
         cls = next(cls for words, cls in _GPU_WORDS if re.search(words, f"{reason} {message}"))
         return Meaning("k8s-gpu-health", "cause", cls, 0.5, data={"monitor": reason})
-    if not dcgm and not (row and row["kind"] == "node condition" and row["signature"] == "k8s-condition"):
+    if not dcgm and not (row and row["kind"].startswith(("node condition", "condition/event reason (Accel")) and row["signature"] == "k8s-condition"):
         return None
     meaning = Meaning("k8s-gpu-health" if dcgm or not row else "k8s-condition", data={"monitor": reason})
     if dcgm:

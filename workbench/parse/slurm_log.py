@@ -112,6 +112,7 @@ def event_of(name: str, line: Line, *, file: str, node: str | None = None, offse
             str(meaning["signature"]), "slurm", _shown(line.text, found.start()), when, file, line.no, one, order=line.no
         )
         event.role, event.cls, event.weight = meaning.get("role"), meaning.get("cls"), meaning.get("weight")
+        event.gpu = meaning.get("gpu")
         event.data = {key: value for key, value in groups.items() if key not in ("node", "time", "code", "rank")}
         event.code = int(groups["code"]) if groups.get("code") else meaning.get("code")
         if event.signature == "slurm-no-capacity":

@@ -6,7 +6,8 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
-from workbench.model import Condition, Event, JobRecord, Parsed
+from workbench.catalog import signatures
+from workbench.model import Condition, Event, Gpu, JobRecord, Parsed
 
 __all__ = [
     "SINFO_ROW",
@@ -89,6 +90,13 @@ _REASONS: tuple[tuple[str, str, str | None, float | None], ...] = (
         None,
         None,
     ),
+    (
+        r"\b[Ss]pot\b.{0,40}(?:interrupt|terminat|reclaim)|\b[Pp]reempted\b|[Ii]nstance.{0,3}(?:retirement|stop|interruption)|[Ss]cheduled event",
+        "slurm-node-reclaimed",
+        None,
+        None,
+    ),
+    (r"(?:Scheduler|EC2|instance) health check failed", "slurm-node-not-responding", None, None),
     (r"unexpectedly rebooted", "slurm-node-rebooted", None, None),
     (r"[Nn]ot responding", "slurm-node-not-responding", None, None),
     (r"[Kk]ill task failed|[Uu]nkillable", "slurm-kill-task-failed", None, None),
@@ -114,15 +122,18 @@ _FAULT = re.compile(
     r"|missing|not (?:mounted|running|working|responding|detected|found)"
     r"|degraded|too high|high|falling|overheat\w*|flapping|stuck)\b"
     r"|\b(?:bad|failed|broken|dead|faulty|lost|missing|high|hung) (?:dimm|fan|psu|disk|drive|gpus?|link|cable|nic|memory|temp\w*"
-    r"|power|hca|nvme)\b|kernel panic|machine check|node (?:crash|hung|down)",
+    r"|power|hca|nvme)\b|row.?remap\w*|\bthermal\w*|throttl\w+|version mismatch|pcie.{0,24}(?:width|gen\d|x\d)|kernel panic|machine check|node (?:crash|hung|down)",
     re.IGNORECASE,
 )
+# XID 79 on GPU 3 | GPU2 | gpu:4
+_GPU = re.compile(r"\bgpu[ :#_-]{0,2}(\d{1,2})\b(?! ?(?:GPUs|gpus|of|count))", re.IGNORECASE)
 _PLANNED = re.compile(
     r"firmware|upgrad|maintenance|reserv|updat|\brma\b|replac|rollout|planned|testing|burn.?in|reimag|decommission|move[ds]?\b",
     re.IGNORECASE,
 )
 # words of a health check → the class that they speak of
 _WORDS: tuple[tuple[str, str], ...] = (
+    (r"\bdimm|physmem|\bram size|(?:disk|drive|ssd|nvme)\S*.{0,20}(?:fail|dead|bad)|(?:failed|bad|dead) (?:disk|drive|nvme)", "hardware/host"),
     (r"row.?remap|\bECC\b|\becc\b|\bDBE\b|\bdbe\b|uncorrect", "hardware/gpu-memory"),
     (r"nvidia-smi.{0,20}(?:hang|hung|time ?d? ?out)|driver.{0,20}(?:hung|stuck)", "driver/hang"),
     (r"fall(?:en|ing) off|gpu.{0,12}(?:lost|missing)|GPU.{0,12}(?:lost|missing)|gpu.?count|number of gpus", "hardware/gpu-lost"),
@@ -262,6 +273,8 @@ def reason_meaning(reason: str, who: str | None = None) -> dict[str, Any]:
     if _HEALTH.search(reason) or (_FAULT.search(reason) and not _PLANNED.search(reason)):
         code = re.search(r"\bX[Ii][Dd]s?\D{0,8}(\d{1,3})\b", reason)
         cls = next((cls for pattern, cls in _WORDS if re.search(pattern, reason, re.IGNORECASE)), None)
+        if code and (row := signatures().get(f"xid-{code[1]}")) and row.role == "cause":
+            cls = row.cls  # the number says more than the words around it
         meaning: dict[str, Any] = {
             "signature": "slurm-drain-health",
             "cls": cls,
@@ -270,6 +283,8 @@ def reason_meaning(reason: str, who: str | None = None) -> dict[str, Any]:
         }
         if code:
             meaning["code"] = int(code[1])
+        if gpu := _GPU.search(reason):
+            meaning["gpu"] = Gpu(index=int(gpu[1]))
         return meaning
     return {"signature": "slurm-drain-admin"}
 
@@ -335,6 +350,7 @@ def node_condition(
         return
     event = Event(meaning["signature"], "slurm", text[:2000], when, file, line, node, code=meaning.get("code"))
     event.role, event.cls, event.weight = meaning.get("role"), meaning.get("cls"), meaning.get("weight")
+    event.gpu = meaning.get("gpu")
     event.data = {"state": state, "reason": reason, "by": who}
     if event.signature == "slurm-no-capacity":
         event.node, event.data["absent"] = None, node  # no machine: nothing happened on a node

@@ -193,7 +193,7 @@ def _culprit(context: Context, hypothesis: Hypothesis, groups: list[Group], lead
         if hypothesis.gpu is not None:
             hypothesis.gpu = context.identify(hypothesis.node, hypothesis.gpu)
             rank = context.rank_on(hypothesis.node, hypothesis.gpu)
-            if rank is None:
+            if rank is None and hypothesis.rank is None:
                 rank = _only_rank(context, hypothesis)
             if rank is not None:
                 hypothesis.rank = rank
@@ -235,19 +235,29 @@ def _only_rank(context: Context, hypothesis: Hypothesis) -> int | None:
 
 
 def _named_elsewhere(context: Context, hypothesis: Hypothesis) -> Gpu | None:
-    """Complete the GPU with the address that the symptoms of the same class on that node all give, when it is one."""
-    named = {
-        slot(event.gpu.pci): event.gpu
-        for event in context.events
-        if event.gpu is not None
-        and event.gpu.pci
-        and context.cls(event) == hypothesis.cls
-        and (event.node is None or hypothesis.node is None or event.node == hypothesis.node)
-        and context.role(event) in ("cause", "symptom")
-    }
-    if len(named) != 1:
+    """
+    Complete the GPU with the address that the symptoms of the same class on that node all give, when it is one.
+
+    On a node where every source together names one index and one address, these are the same device.
+    """
+
+    def named(same_class: bool) -> dict[str, Gpu]:
+        return {
+            slot(event.gpu.pci): event.gpu
+            for event in context.events
+            if event.gpu is not None
+            and event.gpu.pci
+            and (not same_class or (context.cls(event) == hypothesis.cls and context.role(event) in ("cause", "symptom")))
+            and (event.node is None or hypothesis.node is None or event.node == hypothesis.node)
+        }
+
+    found = named(same_class=True)
+    if len(found) != 1 and hypothesis.gpu is not None:
+        indices = {event.gpu.index for event in context.events if event.gpu is not None and event.gpu.index is not None}
+        found = named(same_class=False) if indices == {hypothesis.gpu.index} else {}
+    if len(found) != 1:
         return hypothesis.gpu
-    return merge_gpu(hypothesis.gpu, next(iter(named.values())))
+    return merge_gpu(hypothesis.gpu, next(iter(found.values())))
 
 
 def _spread(context: Context, hypothesis: Hypothesis, groups: list[Group], lead: Group) -> None:
