@@ -354,3 +354,83 @@ I1129 16:40:15.304000 24568 torch/distributed/elastic/agent/server/api.py:525] [
 """
     )
     assert [(one.local_rank, one.rank) for one in parsed.placements] == [(0, 8), (1, 9)]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        (
+            "Data for node: node-a\tNum slots: 1\n Process OMPI jobid: [41,1] App: 0 Process rank: 0 Bound: N/A\n"
+            "Data for node: node-b\tNum slots: 1\n Process jobid: [41,1] App: 0 Process rank: 1 Bound: N/A\n"
+        ),
+        "[0] MPI startup(): 0       41230    node-a      {0,1}\n[0] MPI startup(): 1       41231    node-b      {0,1}\n",
+        "srun: launching StepId=4711.0 on host node-a, 1 tasks: 0\nsrun: launching StepId=4711.0 on host node-b, 1 tasks: 1\n",
+    ],
+    ids=["open-mpi", "intel-mpi", "srun"],
+)
+def test_map_of_a_launcher_places_ranks(head: str) -> None:
+    parsed = _parse(head + "[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered")
+    assert {(one.rank, one.node) for one in parsed.placements} >= {(0, "node-a"), (1, "node-b")}
+    assert _one(parsed, "cuda-ecc-uncorrectable").node == "node-b"
+
+
+def test_tensorflow_tells_host_and_number_of_the_worker_that_saw_no_gpu() -> None:
+    made = "I tensorflow/core/common_runtime/gpu/gpu_device.cc:2021] Created device /job:worker/replica:0"
+    parsed = _parse(
+        f"worker-0: 2025-05-02 10:40:15.0: {made}/task:0/device:GPU:0 with 78100 MB memory:  -> device: 0\n"
+        f"worker-1: 2025-05-02 10:40:15.0: {made}/task:1/device:GPU:0 with 78100 MB memory:  -> device: 0\n"
+        "worker-2: 2025-05-02 10:40:14.2: E cuda_driver.cc:152] failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: "
+        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: system has unsupported display driver / cuda driver combination\n"
+        "worker-2: 2025-05-02 10:40:14.3: I external/local_xla/cuda_diagnostics.cc:144] hostname: node-c\n"
+    )
+    event = _one(parsed, "cuda-driver-insufficient")
+    assert (event.node, event.rank) == ("node-c", 2)
+
+
+def test_gpu_that_a_monitor_saw_slowed_down_is_named_with_node_and_rank() -> None:
+    parsed = _parse(
+        "\n".join(f"[rank{rank}]: 2025-07-19 14:01:10 [INFO] step 1 loss 2.0" for rank in (0, 5))
+        + "\n2025-07-19 14:04:00 [gpu-monitor] node-a GPU5 temp=84C sm_clock=1755MHz hw_thermal_slowdown=Not Active"
+        + "\n2025-07-19 14:04:30 [gpu-monitor] node-a GPU5 temp=88C sm_clock=345MHz hw_thermal_slowdown=Active"
+    )
+    event = _one(parsed, "gpu-throttled")
+    assert (event.node, event.gpu and event.gpu.index, event.rank, event.line) == ("node-a", 5, 5, 4)
+
+
+def test_lost_gpu_is_of_the_only_rank_that_met_it() -> None:
+    parsed = _parse(
+        "slurmstepd: error: NVML: Failed to get usage(15): GPU is lost\n"
+        "[rank2]: RuntimeError: CUDA error: unspecified launch failure"
+    )
+    assert _one(parsed, "nvml-gpu-lost").rank == 2
+
+
+def test_kill_for_memory_is_told_once() -> None:
+    parsed = _parse(
+        "Cgroup mem limit exceeded: oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)\n"
+        "[2025-10-14 02:03:44,900] [ERROR] [launch.py:341:sigkill_handler] ['python', '--local_rank=7'] exits with return code = -9"
+    )
+    assert [event.signature for event in _causes(parsed)] == ["log-oom-kill"]
+
+
+def test_barrier_that_nearly_all_reached_is_not_the_configuration() -> None:
+    text = (
+        "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0."
+    )
+    assert _role(_one(_parse(text), "jax-barrier-timeout")) == "cause"
+    parsed = _parse("# of tasks that reached the barrier: 31/32.\n" + text)
+    assert _role(_one(parsed, "jax-barrier-timeout")) == "symptom"
+
+
+def test_shutdown_by_an_operator_is_of_the_node_that_he_speaks_on() -> None:
+    parsed = _parse("Broadcast message from root@node-b (Sat Mar  1 11:19:02 2025):\n\nThe system is going down for reboot NOW!")
+    event = _one(parsed, "wall-shutdown")
+    assert (event.node, signatures()[event.signature].cls) == ("node-b", "platform/preemption")
+
+
+def test_collective_test_that_concluded_is_a_success() -> None:
+    parsed = _parse(
+        "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 91.2217\n# Collective test concluded: all_reduce_perf"
+    )
+    assert parsed.facts["finished"]
+    assert _causes(parsed) == []

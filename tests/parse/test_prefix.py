@@ -43,6 +43,14 @@ def _at(*parts: int, micro: int = 0) -> float:
         ("[1579244700.735971] [node-a:41109:0]  debug.c:1076 UCX  DEBUG x", None, None, "node-a", 41109),
         (" |   | 2024-05-01 10:00:00 master-0 >> text |", None, None, "master-0", None),
         ("Jan  5 12:01:02 node-b train[4123]: text", None, None, "node-b", 4123),
+        ("node-b: Test CUDA failure common.cu:1030 'out of memory'", None, None, "node-b", None),
+        (" .. node-b pid 3018: Test failure common.cu:937", None, None, "node-b", 3018),
+        ("06:14:42 task 9 (rank 36) E0806 06:14:42.100000   901 x.cc:1140] text", 36, None, None, 901),
+        ("[prterun-node-a-41@1,3]<stderr>:text", 3, None, None, None),
+        ("[mpirank:3,algo-2] text", 3, None, "algo-2", None),
+        ("01/02/2025 10:00:00 [INFO|DP=0|PP=1|TP=3|node-b]: text", None, None, "node-b", None),
+        ("rank-3: text", 3, None, None, None),
+        ("<rank 3> text", 3, None, None, None),
     ],
 )
 def test_speaker(text: str, rank: int | None, local: int | None, node: str | None, pid: int | None) -> None:
@@ -156,3 +164,12 @@ def test_stern_puts_pod_and_container_in_front() -> None:
     assert (found.pod, found.rank, found.rest.strip()) == ("llm-worker-1", 8, "ValueError: no")
     # prose with a hyphened word in front is not stern's
     assert split_prefix("pre-flight check [rank8]: x", context(["pre-flight check ok", "all-reduce test ok", "done"])).pod is None
+
+
+def test_hosts_in_front_of_dated_lines_and_hosts_without_a_number_are_hosts() -> None:
+    dated = [f"worker-{number}: 2025-05-02 10:40:0{number}.411: I x" for number in (0, 1, 2, 2)]
+    assert split_prefix(dated[2], context(dated)).node == "worker-2"
+    named = ["node-a: x", "node-b: y", "node-a: z"]
+    assert split_prefix(named[1], context(named)).node == "node-b"
+    ports = ["node-1:2918:4483 x", "node-1:2918:4483 y", "node-1:2918:4483 z"]
+    assert split_prefix(ports[0], context(ports)).node is None

@@ -248,4 +248,4 @@ def test_the_first_stage_lets_every_match_through(pattern: str) -> None:
     stage = [re.compile(expression, re.M | (re.I if caseless else 0)) for expression, caseless in gate([pattern])]
     matched = [text for text in texts if re.search(pattern, text)]
     assert matched
-    assert all(any(each.search(text.encode()) for each in stage) for text in matched)
+    assert all(any(each.search(text.encode() + b"\n") for each in stage) for text in matched)

@@ -22,7 +22,7 @@ __all__ = ["Engine", "cache_folder", "engine"]
 _SMALL = 8 << 10  # bytes below which a first stage does not pay
 _REACH = 64 << 10  # how far a signature reaches within a line that is longer
 _PER_SPOT = 1200  # a line put to the expressions by itself costs about as much as so many bytes of a whole block
-_FORMAT = 3  # counts up when `patterns.for_blocks`, `gate` or the layout of the cached file changes
+_FORMAT = 4  # counts up when `patterns.for_blocks`, `gate` or the layout of the cached file changes
 
 
 class Engine(Protocol):
@@ -175,6 +175,8 @@ class _Hyperscan:
                 spot(end)
 
             self._gate.scan(view[start:stop], match_event_handler=on_spot, scratch=scratches[0])
+            if text[stop - 1] != 10:
+                spot(stop - start)  # a text of the first stage may need the line end that is missing here
             if len(spots) * _PER_SPOT > stop - start:
                 self._run(view, start, stop, scratches[1], found)
             else:
@@ -195,6 +197,8 @@ class _Hyperscan:
         done = start
         for spot in sorted(spots):
             at = start + spot
+            if text[at - 1] == 10:
+                at -= 1
             if at <= done:
                 continue
             begin = max(text.rfind(b"\n", max(done, at - _REACH), at - 1) + 1, done, at - _REACH)

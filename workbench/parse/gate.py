@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import heapq
 import math
+import re
 import re._constants as sre  # type: ignore[import-not-found, unused-ignore]
 import re._parser as sre_parser  # type: ignore[import-not-found, unused-ignore]
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
 from workbench.parse.ordinary import ORDINARY
-from workbench.parse.patterns import REPEATS, arms, emit, escaped
+from workbench.parse.patterns import REPEATS, WORD, Unsupported, arms, emit, escaped, members
 
 __all__ = ["gate"]
 
@@ -27,10 +29,27 @@ WIDTH = 6  # bytes of a text; eight and more measured slower, since more texts t
 # four letters whose triples are all unknown there has -21, one of six letters with common triples about -24.
 RARE = -9.0
 SHORTEST = 3
-MOST = 24  # alternatives of one text
+SHORT = 4.0  # how much worse a text is for each byte that it is shorter: texts of four bytes halve the speed of six hundred others
 # Hyperscan looks at every second position if no text is shorter than three bytes and one is that short. With longer texts only it
 # takes longer strides, which lets more false positives through and measured slower by half; so one that no log holds is added.
 PACE = b"\x01\x02\x03"
+
+
+@dataclass(frozen=True)
+class _How:
+    """How far to go for a text that is rare."""
+
+    most: int  # alternatives of one text
+    choice: int  # members of a class that are spelled out
+    edges: bool = False  # spell out what may stand at a word's or a line's end, left out, or repeated
+    common: bool = False  # take what ordinary logs hold, if seldom
+
+
+_NARROW = _How(24, 4)
+_WIDE = _How(400, 32, edges=True)
+_COMMON = _How(96, 4, edges=True, common=True)
+_SELDOM = 3  # times in the sample of ordinary logs
+_NO_WORD = [bytes([byte]) for byte in range(256) if byte not in WORD]
 _Text = frozenset[bytes]  # its rare pieces: any one of them will do
 _Need = frozenset[_Text]  # the texts of which every match contains one
 
@@ -39,7 +58,8 @@ def gate(patterns: Sequence[str]) -> list[tuple[bytes, bool]]:
     """
     Return expressions (and whether each ignores letter case) of which one matches in every line that any of the patterns matches.
 
-    They are plain texts where a pattern requires a rare one, else a part of the pattern itself.
+    They are plain texts where a pattern requires a rare one, else a part of the pattern itself; one of those halves the speed of all.
+    A text may end with the line end, so a last line that has none is to be taken as if it held one.
     """
     found: set[tuple[bytes, bool]] = set()
     choices: list[list[_Need]] = []
@@ -47,7 +67,7 @@ def gate(patterns: Sequence[str]) -> list[tuple[bytes, bool]]:
         tree = sre_parser.parse(pattern)
         caseless = bool(tree.state.flags & 2)
         for arm in arms(tree):
-            needs = _needs(arm, caseless)
+            needs = next((needs for how in (_NARROW, _WIDE, _COMMON) if (needs := _needs(arm, caseless, how))), None)
             if needs:
                 choices.append(needs)
             else:
@@ -65,7 +85,7 @@ def _cover(choices: Iterable[list[_Need]]) -> set[bytes]:
         shared.update({piece for need in needs for text in need for piece in text})
 
     def cost(need: _Need) -> float:
-        return sum(1 / max(shared[piece] for piece in text) for text in need)
+        return sum(min(SHORT ** (WIDTH - min(len(piece), WIDTH)) / shared[piece] for piece in text) for text in need)
 
     left = {text for needs in choices for text in min(needs, key=cost)}
     holders: dict[bytes, set[_Text]] = {}
@@ -107,75 +127,122 @@ def _score(text: bytes) -> float:
     return sum(math.log((counts.get(text[at : at + 3], 0) + 0.2) / total) for at in range(len(text) - 2))
 
 
-def _need(runs: list[str], caseless: bool) -> list[_Need]:
-    """Return the rare pieces of each of some alternatives, if each has one."""
-    texts = set()
-    for run in runs:
-        raw = run.encode("utf-8", "surrogatepass")
-        if len(raw) < SHORTEST or (caseless and not raw.isascii()):
-            return []
-        low = raw.lower()
-        windows = {low[at : at + WIDTH] for at in range(max(1, len(low) - WIDTH + 1))}
-        rare = frozenset(window for window in windows if _score(window) < RARE)
-        if not rare:
-            return []
-        texts.add(rare)
-    return [frozenset(texts)]
+@cache
+def _pieces(run: bytes, common: bool) -> _Text:
+    """Return the rare pieces of a text (or, if those will do, the ones that are seldom)."""
+    low = run.lower()
+    width = 2 * WIDTH if common else WIDTH
+    windows = {low[at : at + width] for at in range(max(1, len(low) - width + 1))}
+    if common:
+        return frozenset(each for each in windows if len(each) > SHORTEST and _ordinary().count(each) <= _SELDOM)
+    return frozenset(each for each in windows if len(each) >= SHORTEST and _score(each) < RARE)
 
 
-def _texts(op: Any, av: Any) -> list[str] | None:
+def _need(runs: list[bytes], how: _How) -> list[_Need]:
+    if how.edges and not how.common:  # so many texts are to share what they end with
+        runs = _shortened(run[1 - WIDTH :] if _pieces(run[1 - WIDTH :], False) else run for run in runs)
+    texts = {_pieces(run, how.common) for run in runs}
+    return [frozenset(texts)] if all(texts) else []
+
+
+def _texts(op: Any, av: Any, caseless: bool, how: _How) -> list[bytes] | None:
     """Return all texts that a part of a pattern can match, when they are few."""
     if op is sre.LITERAL:
-        return [chr(av)]
-    if op is sre.IN and len(av) <= 4 and all(each is sre.LITERAL for each, _ in av):
-        return [chr(value) for _, value in av]
+        return None if caseless and av > 127 else [chr(av).encode("utf-8", "surrogatepass")]
+    if op is sre.IN:
+        try:
+            choice = members(av)
+        except Unsupported:
+            return None
+        return [bytes([byte]) for byte in sorted(choice)] if len(choice) <= how.choice else None
     if op is sre.SUBPATTERN and not (av[1] or av[2]):
-        return _product(av[3])
+        return _product(av[3], caseless, how)
+    if op is sre.SUBPATTERN and av[1] == re.IGNORECASE:
+        return _product(av[3], True, how)
     if op is sre.BRANCH:
-        every = [_product(arm) for arm in av[1]]
+        every = [_product(arm, caseless, how) for arm in av[1]]
         joined = [text for texts in every for text in texts or ()]
-        return joined if all(every) and len(joined) <= MOST else None
+        return joined if all(every) and len(joined) <= how.most else None
+    if op in REPEATS and how.edges and av[:2] == (0, 1):
+        inner = _product(av[2], caseless, how)
+        return None if inner is None else [b"", *inner]
+    if op is sre.AT:
+        ends = how.edges and av in (sre.AT_END, sre.AT_END_STRING)
+        return [b"\n", b"\r"] if ends else [b""]
     return None
 
 
-def _product(nodes: Any) -> list[str] | None:
-    texts = [""]
+def _product(nodes: Any, caseless: bool, how: _How) -> list[bytes] | None:
+    texts = [b""]
     for op, av in nodes:
-        more = _texts(op, av)
-        if more is None or len(texts) * len(more) > MOST:
+        more = _texts(op, av, caseless, how)
+        if more is None or len(texts) * len(more) > how.most:
             return None
         texts = [text + end for text in texts for end in more]
     return texts
 
 
-def _needs(nodes: Any, caseless: bool) -> list[_Need]:
+def _shortened(runs: Iterable[bytes]) -> list[bytes]:
+    """Leave out what ends with another of the texts: that one is found wherever it is."""
+    kept: list[bytes] = []
+    for run in sorted(set(runs), key=len):
+        if not run.endswith(tuple(kept)):
+            kept.append(run)
+    return kept
+
+
+def _edge(runs: list[bytes]) -> list[bytes]:
+    """Return the texts, those that are not rare by themselves with what can follow a word."""
+    weak = [run for run in runs if not _pieces(run, False)]
+    ends = {run[-SHORTEST:] for run in weak}
+    if not all(end.isalpha() for end in ends) or len(ends) > 2:
+        return runs
+    return [run for run in runs if run not in weak] + [end + after for end in sorted(ends) for after in _NO_WORD]
+
+
+def _effort(need: _Need) -> float:
+    return sum(SHORT ** (WIDTH - min(WIDTH, max(map(len, text)))) for text in need)
+
+
+def _needs(nodes: Any, caseless: bool, how: _How) -> list[_Need]:
     """Return what every match of a part of a pattern contains: any one of the results is enough to look for."""
     found: list[_Need] = []
-    runs = [""]
+    runs = [b""]
     for op, av in nodes:
-        texts = _texts(op, av)
-        if texts is not None and len(runs) * len(texts) <= MOST:
+        if how.edges:
+            runs = _shortened(runs)
+            if op is sre.AT and av is sre.AT_BOUNDARY:
+                runs = _edge(runs)
+                continue
+            if op in REPEATS and av[0] == 0 and av[1] != 1 and (few := _product(av[2], caseless, how)) is not None and len(few) <= 4:
+                runs += [run + each for run in runs for each in few] + [one + two for one in few for two in few]
+                continue
+        texts = _texts(op, av, caseless, how)
+        if texts is not None and len(runs) * len(texts) <= how.most:
             runs = [run + text for run in runs for text in texts]
             continue
         if texts is not None:
-            found += _need(runs, caseless)
+            found += _need(runs, how)
             runs = texts
             continue
         inner: list[_Need] = []
         if op is sre.SUBPATTERN:
-            inner = _needs(av[3], caseless or bool(av[1] & 2))
+            inner = _needs(av[3], caseless or bool(av[1] & 2), how)
         elif op is sre.BRANCH:
-            parts = [_needs(arm, caseless) for arm in av[1]]
+            parts = [_needs(arm, caseless, how) for arm in av[1]]
             if all(parts):
-                inner = [frozenset().union(*(min(part, key=len) for part in parts))]
+                every: set[_Text] = set()
+                for part in parts:
+                    every |= min(part, key=_effort)
+                inner = [frozenset(every)]
         elif op in REPEATS and av[0] > 0:
-            repeated = _product(av[2])
+            repeated = _product(av[2], caseless, how)
             if repeated is not None and len(repeated) == 1 and av[0] <= WIDTH:
                 runs = [run + repeated[0] * av[0] for run in runs]
             else:
-                inner = _needs(av[2], caseless)
+                inner = _needs(av[2], caseless, how)
         elif op is sre.ATOMIC_GROUP:
-            inner = _needs(av, caseless)
-        found += _need(runs, caseless) + inner
-        runs = [""]
-    return found + _need(runs, caseless)
+            inner = _needs(av, caseless, how)
+        found += _need(runs, how) + inner
+        runs = [b""]
+    return found + _need(runs, how)

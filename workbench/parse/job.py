@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.model import Event, Line, Parsed, Problem
 from workbench.parse.job_after import conclude
-from workbench.parse.job_launcher import file_hints, placement, world_info, world_size
+from workbench.parse.job_launcher import file_hints, launched, placement, world_info, world_size
 from workbench.parse.job_signatures import matcher
 from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, RankState, Uttered, add, cut, details, remember
 from workbench.parse.prefix import Prefix, context, split_prefix
@@ -227,6 +227,12 @@ def _place(job: JobState, head: Prefix, no: int) -> None:
         for local, rank in job.blocks.ranks:
             remember(job, rank, local, head.node or job.node, None, head.time, no, "torchelastic")
         job.blocks.ranks = []
+    if job.blocks.mapped:
+        for rank, node in job.blocks.mapped:
+            remember(job, rank, None, node, None, head.time, no, "launcher-line")
+        job.blocks.mapped = []
+    for task, node in launched(head.rest) if "launching" in head.rest else []:
+        remember(job, task, None, node, None, head.time, no, "launcher-line")
     if "ocal_world_size" in head.rest and (size_at := _LOCAL_SIZE.search(head.rest[:2000])):
         job.local_size = int(size_at[2])
         job.node = job.node or size_at[1]

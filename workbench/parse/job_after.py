@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from workbench.model import Event, Gpu
+from workbench.model import Event, Gpu, Placement
 from workbench.parse.job_launcher import Failure
 from workbench.parse.job_ranks import attribute
 from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, Uttered, add, cut, details, remember
@@ -80,7 +80,8 @@ def _barrier(job: JobState) -> None:
 
 def _renamed(job: JobState) -> None:
     """A launcher's name of a worker gives way to the name that its host has; the hosts of other workers stay unknown."""
-    for record in (*job.parsed.events, *job.parsed.placements):
+    records: list[Event | Placement] = [*job.parsed.events, *job.parsed.placements]
+    for record in records:
         if record.node in job.names:
             record.node = job.names[record.node]
 

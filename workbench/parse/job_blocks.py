@@ -33,6 +33,10 @@ _SECTION = re.compile(r"^-{3,}\s?(Begin|End) global rank (\d+) STD(?:OUT|ERR)")
 _MISSING = re.compile(r"^(\d+): \[")
 # local_ranks=[0, 1]  …  global_ranks=[8, 9]   (torchelastic, "Rendezvous complete for workers. Result:")
 _RANKS = re.compile(r"^(local|global)_ranks=\[([\d, ]+)\]")
+# Data for node: node-b\tNum slots: 8\tMax slots: 0\tNum procs: 8   (mpirun --display-map)
+_MAP_NODE = re.compile(r"^Data for node: (\S+)")
+# Process OMPI jobid: [41172,1] App: 0 Process rank: 9 Bound: socket 0[core 1[hwt 0-1]]:[../BB]
+_MAP_RANK = re.compile(r"^Process (?:\w+ )?jobid: \S+ App: \d+ Process rank: (\d+)")
 # Memory on the node (IP: 10.0.0.7, ID: 4f1e) where the task was running was 239.41GB / 251.51GB
 _RAY_MEMORY = re.compile(r"^Memory on the node \(IP: ([\w.:-]+)")
 _NEAR = 8  # lines between a record's first line and its fields
@@ -62,6 +66,8 @@ class Blocks:
     def __init__(self) -> None:
         self.local_ranks: list[int] = []
         self.ranks: list[tuple[int, int]] = []  # (local, global) pairs that an agent announced and nobody took yet
+        self.mapped: list[tuple[int, str]] = []  # (rank, node) of an MPI map that nobody took yet
+        self._map: tuple[int, str] | None = None
         self._ray: dict[str, _Block] = {}
         self._section: int | None = None
         self._spawned: int | None = None
@@ -85,6 +91,10 @@ class Blocks:
             elif self._spawned is not None:
                 head.rank = head.local_rank = self._spawned  # mp.spawn starts the ranks of one node
         self._ray_line(no, head, text)
+        if first == "D" and (found := _MAP_NODE.match(text)):
+            self._map = (no, found[1])
+        elif first == "P" and self._map is not None and (found := _MAP_RANK.match(text)):
+            self.mapped.append((int(found[1]), self._map[1]))
         if first in "RPEM=" and self._recent:
             self._fields(no, text)
         elif self._horovod is not None and first.isdigit() and (found := _MISSING.match(text)):

@@ -10,7 +10,7 @@ from workbench.model import Gpu, Placement
 from workbench.parse.prefix import Prefix
 from workbench.parse.traceback import Raised, Tracebacks
 
-__all__ = ["Failure", "Summary", "file_hints", "nccl_bus", "placement", "world_info", "world_size"]
+__all__ = ["Failure", "Summary", "file_hints", "launched", "nccl_bus", "placement", "world_info", "world_size"]
 
 # logs/rank-3.stderr.log | rank_003.log | rank12.out   (but not "frank-1")
 _FILE_RANK = re.compile(r"(?:^|[/._-])(?:global[_-]?)?rank[-_.]?(\d+)(?=[._/-]|$)", re.I)
@@ -41,9 +41,13 @@ def nccl_bus(text: str) -> str | None:
 
 
 # cheap gate before the patterns below
-_GATE = re.compile(r"[Rr]ank|RANK|busId|NCCL INFO (?:Ring|Channel|Trees) ")
+_GATE = re.compile(r"[Rr]ank|RANK|busId|MPI startup|NCCL INFO (?:Ring|Channel|Trees) ")
 # #  Rank  0 Group  0 Pid 203082 on    node-a device  0 [0x42] NVIDIA H100 80GB HBM3   (nccl-tests)
 _TESTS = re.compile(r"#\s+Rank\s+(\d+) (?:Group\s+\d+ )?Pid\s+(\d+) on\s+(\S+) device\s+(\d+) \[(?:0x)?([0-9a-fA-F:.]+)\]")
+# [0] MPI startup(): 3       41233    node-b      {12,13,14,15}   (Intel MPI)
+_STARTUP = re.compile(r"MPI startup\(\): (\d+)\s+(\d+)\s+([A-Za-z][\w.-]*)\s+[{\d]")
+# srun: launching StepId=4711.0 on host node-b, 8 tasks: [8-15]
+_LAUNCHED = re.compile(r"srun: launching \S+ on host ([\w.-]+), \d+ tasks?: \[?([\d,-]+)\]?")
 # [TensorRT-LLM][INFO] Rank 3 is using GPU 3
 _USES = re.compile(r"\bRank (\d+) is using GPU (\d+)\b")
 # rank 5/32 local_rank 5 on gpu-node-047 cuda:5 (NVIDIA H100 80GB HBM3)
@@ -85,6 +89,17 @@ def world_info(text: str) -> list[Placement]:
     return places
 
 
+def launched(text: str) -> list[tuple[int, str]]:
+    """Return (task, node) of what ``srun -v`` says that it starts; a task is the rank where srun starts the ranks."""
+    found = _LAUNCHED.search(text[:2000])
+    tasks: list[tuple[int, str]] = []
+    for part in found[2].split(",") if found else []:
+        low, _, high = part.partition("-")
+        if low.isdigit() and (high.isdigit() or not high) and int(high or low) - int(low) < 10_000:
+            tasks += [(task, found[1]) for task in range(int(low), int(high or low) + 1)] if found else []
+    return tasks
+
+
 def world_size(text: str) -> int | None:
     """Return the number of ranks that a line names, or None."""
     found = _WORLD.search(text) if "rank" in text or "orld" in text or "WORLD" in text or "MEMBER" in text else None
@@ -115,6 +130,8 @@ def placement(head: Prefix, node: str | None) -> Placement | None:
         return Placement(
             int(found[1]), found[3], gpu=Gpu(index=int(found[4])), pid=int(found[2]), time=head.time, origin="launcher-line"
         )
+    if found := _STARTUP.search(text):
+        return Placement(int(found[1]), found[3], pid=int(found[2]), time=head.time, origin="launcher-line")
     if found := _USES.search(text):
         return Placement(
             int(found[1]), head.node or node, gpu=Gpu(index=int(found[2])), pid=head.pid, time=head.time, origin="launcher-line"

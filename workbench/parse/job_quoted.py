@@ -20,9 +20,11 @@ _BROADCAST = re.compile(r"Broadcast message from \S+@([\w.-]+)")
 _FROM_KERNEL = re.compile(r"\s*kernel: ?(.+)")
 # [Tue Aug  5 06:20:52 2025] NVRM: … | [ 1234.567890] NVRM: … | NVRM: Xid (PCI:0000:5d:00): 79, … | node-a kernel: NVRM: …
 _KERNEL = re.compile(
-    r"NVRM: |\bnvidia-nvswitch\d*: S?Xid|\bS?Xid ?\((?:PCI:)?[0-9a-fA-F]{4}|(?:^|\s)kernel: ?\S"
+    r"NVRM: |\bnvidia-nvswitch\d*: S?Xid|\bS?Xid ?\((?:PCI:)?[0-9a-fA-F]{4}|\bkernel: ?\[ *\d+\.\d{3,6}\]"
     r"|^\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] |^(?:<\d+>)?\[ *\d+\.\d{6}\](?:\[ *T?\d+\])? "
 )
+# node-a kernel: NVRM: …   (behind a stamp that was taken off)
+_HOSTED = re.compile(r"\s*([A-Za-z][\w.-]*) kernel: ?(?=\S)")
 # | Diagnostic                | Result       | | NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: 12.4     |
 _TABLE = re.compile(r"\| (?:Diagnostic +\| Result|NVIDIA-SMI [\d.]+ )")
 _INSIDE = ("+", "|")
@@ -46,6 +48,7 @@ class Quoted:
     kernel: list[_Said] = field(default_factory=list)
     tables: list[list[_Said]] = field(default_factory=list)
     _wall: tuple[int, str, str] | None = None
+    _cast: tuple[int, str] | None = None
     _open: bool = False
     _before: Line | None = None
     _named: str | None = None
@@ -53,28 +56,32 @@ class Quoted:
     def feed(self, no: int, head: Prefix, moment: float | None, raw: str) -> bool:
         """Take the next line; return whether it is another tool's, so that the job's own tables need not look at it."""
         text = head.rest
-        if "[" == text[:1] and (named := _SPEAKER.match(text)):
+        if text[:1] == "[" and (named := _SPEAKER.match(text)):
             self._named = named[1]
         if "essage from " in text and (found := _WALL.search(text)):
             self._wall = (no, found[1], found[2])
             return True
+        if "Broadcast message" in text and (found := _BROADCAST.search(text)):
+            self._cast = (no, found[1])
+        elif self._cast is not None and no - self._cast[0] <= 3 and head.node is None and not head.stream:
+            head.node = self._cast[1]  # an operator speaks to everybody on this node
         if self._wall is not None and text.strip():
-            at, node, stamp = self._wall
+            at, where, stamp = self._wall
             if no - at <= 2 and (found := _FROM_KERNEL.match(text)):
-                self._keep(no, f"{stamp} {node} kernel: {found[1]}", node, None, False, raw)
+                self._keep(no, f"{stamp} {where} kernel: {found[1]}", where, moment, False, raw)
                 return True
             self._wall = None
         if self._table(no, head, moment):
             return True
-        if ("Xid" in text or "NVRM" in text or "kernel:" in text or text[:1] in "[<") and _KERNEL.search(text[:400]):
-            self._keep(no, text, head.node, head.time if head.time is not None else moment, head.time is not None, raw)
+        said = _HOSTED.match(text) if head.time is not None and "kernel:" in text[:200] else None
+        likely = "Xid" in text or "NVRM" in text or "kernel:" in text or text[:1] in "[<"
+        if said or (likely and _KERNEL.search(text[:400])):
+            node = head.node
+            if said:
+                node, text = said[1], text[said.end(1) + 1 :]
+            self._keep(no, text, node, head.time if head.time is not None else moment, head.time is not None, raw)
             return True
         return False
-
-    def broadcast(self, text: str) -> str | None:
-        """Return the node whose operator speaks to everybody, when a line says so."""
-        found = _BROADCAST.search(text) if "Broadcast message" in text else None
-        return found[1] if found else None
 
     def _keep(self, no: int, text: str, node: str | None, time: float | None, own: bool, raw: str) -> None:
         if len(self.kernel) < _MOST:

@@ -183,7 +183,10 @@ def attribute(
         if rank is None and event.signature.startswith(_CUDA):
             rank, how = _unique(set(reported.get((event.attempt, event.signature), set()))), "same-error"
         if rank is None and event.signature in _OF_THE_DEVICE:
-            rank, how = _unique({who for (attempt, _), ranks in reported.items() if attempt == event.attempt for who in ranks}), "same-device"
+            rank, how = (
+                _unique({who for (attempt, _), ranks in reported.items() if attempt == event.attempt for who in ranks}),
+                "same-device",
+            )
         once = ("exception" in event.data and raised.get((event.attempt, event.text)) == 1) or event.signature == "app-last-words"
         if rank is None and once and len(own) == 1 and not event.data.get("handled"):
             rank, how = own[0].rank, "exit-code"

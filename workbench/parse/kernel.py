@@ -63,9 +63,9 @@ _INIT_CODE = re.compile(r"RmInitAdapter failed!? \((0x[0-9a-fA-F]+:[^)]*)\)")
 _HEAD_OF_LOSS = re.compile(rf"The NVIDIA GPU ({ADDRESS})")
 _CLIENT = re.compile(r"client has the version ([\d.]+\d)")
 _MODULE = re.compile(r"kernel module has the version ([\d.]+\d)")
-# ata3.00: error: { UNC }
-_ATA_ERROR = re.compile(r"error: \{ ([A-Z ]+) \}")
-_PANIC_HARDWARE = re.compile(r"machine check|hardware error|uncorrected|NMI: |MCE|broadcast exception|SError Interrupt|External Abort", re.IGNORECASE)
+_PANIC_HARDWARE = re.compile(
+    r"machine check|hardware error|uncorrected|NMI: |MCE|broadcast exception|SError Interrupt|External Abort", re.IGNORECASE
+)
 # gpu-1 | CHANGED | rc=0 >>
 _ANSIBLE = re.compile(r"([\w.-]+) \| (?:CHANGED|SUCCESS|FAILED)(?: \| rc=\d+)? >>\s*$")
 _RULE = re.compile(r"-{8,}\s*$")
@@ -155,39 +155,6 @@ def _crash(run: Run, event: Event, number: int) -> Event:
     return event
 
 
-def _drive(run: Run, event: Event, number: int) -> Event:
-    """A time-out that an abort settles costs time; after one that needs the controller reset the first of them counts."""
-    if "aborting" not in run.records[number].text:
-        # a guest's drive is in another machine: whether medium or path is at fault is not said here
-        event.role, event.weight, event.cls = "cause", 0.5, "platform/storage"
-        for earlier in reversed(run.events[-64:]):
-            same = earlier.signature == event.signature and earlier.data.get("disk") == event.data.get("disk")
-            if same and earlier.data.get("boot") == event.data.get("boot"):
-                earlier.role, earlier.weight, earlier.cls = event.role, event.weight, event.cls
-    return event
-
-
-def _ata(run: Run, event: Event, number: int) -> Event:
-    """Weigh an exception of a SATA port by the error that its disk gave, which stands some lines below."""
-    port = f"ata{event.data.get('port')}"
-    shown = [run.records[number]]
-    for later in run.after(number, 12):
-        if not later.text.startswith(port):
-            continue
-        if "exception Emask" in later.text:
-            break
-        if found := _ATA_ERROR.search(later.text):
-            event.data["error"] = found[1].strip()
-            shown.append(later)
-    said = str(event.data.get("error", ""))
-    if re.search(r"UNC|IDNF|AMNF|DF", said):
-        event.weight = 0.85  # the disk itself says that it cannot read or find a sector
-    elif not said and "frozen" in run.records[number].text:
-        event.weight = 0.4  # only a time-out
-    event.text = "\n".join(record.raw for record in shown)[:2000]
-    return event
-
-
 def _unsupported(run: Run, event: Event, number: int) -> Event:
     return _off_bus(run, event, number)
 
@@ -198,8 +165,8 @@ _HANDLERS: dict[str, Callable[[Run, Event, int], Event | None]] = {
     "nvidia-unsupported": _unsupported,
     "nvidia-api-mismatch": _versions,
     "gsp-crash": _crash,
-    "nvme-timeout": _drive,
-    "ata-error": _ata,
+    "nvme-timeout": kernel_devices.drive,
+    "ata-error": kernel_devices.ata,
     "kernel-panic": _panic,
     "gpu-firmware-load": _firmware,
     "oom-kill-global": kernel_blocks.oom,

@@ -8,7 +8,7 @@ from workbench.model import Event
 from workbench.parse import ids, kernel_blocks
 from workbench.parse.kernel_run import ADDRESS, Run
 
-__all__ = ["by_driver", "kept_error", "neighbour_gpu", "peermem"]
+__all__ = ["ata", "by_driver", "drive", "kept_error", "neighbour_gpu", "peermem"]
 
 # nvme 0000:04:00.0: Refused to change power state, currently in D3
 _SPEAKER = re.compile(rf"(?:^|\s)(?P<driver>[a-z][\w-]*) (?P<device>{ADDRESS}): ")
@@ -23,6 +23,8 @@ _DRIVERS: tuple[tuple[re.Pattern[str], str], ...] = (
 _NAMED = re.compile(rf"NVRM: .*?(?:GPU |PCI:|Device )({ADDRESS})")
 _NEAR = 8  # records before and after: a failed start of one GPU prints about so many between two that name it
 _NEAR_SECONDS = 10.0
+# ata3.00: error: { UNC }
+_ATA_ERROR = re.compile(r"error: \{ ([A-Z ]+) \}")
 # records that the firmware kept over a reboot
 _KEPT = re.compile(r"BERT: Error records from previous boot|previous boot had a fatal|Previous boot")
 
@@ -81,4 +83,37 @@ def kept_error(run: Run, event: Event, number: int) -> Event:
     if any(_KEPT.search(record.text) for record in run.records[max(0, number - 3) : number + 1]):
         event.data["previous_boot"], event.data["found"] = True, event.time
         event.time = None
+    return event
+
+
+def drive(run: Run, event: Event, number: int) -> Event:
+    """A time-out that an abort settles costs time; after one that needs the controller reset the first of them counts."""
+    if "aborting" not in run.records[number].text:
+        # a guest's drive is in another machine: whether medium or path is at fault is not said here
+        event.role, event.weight, event.cls = "cause", 0.5, "platform/storage"
+        for earlier in reversed(run.events[-64:]):
+            same = earlier.signature == event.signature and earlier.data.get("disk") == event.data.get("disk")
+            if same and earlier.data.get("boot") == event.data.get("boot"):
+                earlier.role, earlier.weight, earlier.cls = event.role, event.weight, event.cls
+    return event
+
+
+def ata(run: Run, event: Event, number: int) -> Event:
+    """Weigh an exception of a SATA port by the error that its disk gave, which stands some lines below."""
+    port = f"ata{event.data.get('port')}"
+    shown = [run.records[number]]
+    for later in run.after(number, 12):
+        if not later.text.startswith(port):
+            continue
+        if "exception Emask" in later.text:
+            break
+        if found := _ATA_ERROR.search(later.text):
+            event.data["error"] = found[1].strip()
+            shown.append(later)
+    said = str(event.data.get("error", ""))
+    if re.search(r"UNC|IDNF|AMNF|DF", said):
+        event.weight = 0.85  # the disk itself says that it cannot read or find a sector
+    elif not said and "frozen" in run.records[number].text:
+        event.weight = 0.4  # only a time-out
+    event.text = "\n".join(record.raw for record in shown)[:2000]
     return event

@@ -110,7 +110,11 @@ RULES: tuple[tuple[str | None, str | None, str], ...] = (
     ),
     (r"EvictedDueToMaximumExecutionTimeExceeded", None, "k8s-deadline"),
     (r"EvictedDueToNodeFailures", None, "k8s-node-lost"),
-    (r"EvictedDueTo(?:InactiveWorkload|Deactivated\w*|ClusterQueueStopped|LocalQueueStopped|AdmissionCheck\w*)", None, "k8s-evicted"),
+    (
+        r"EvictedDueTo(?:InactiveWorkload|Deactivated\w*|ClusterQueueStopped|LocalQueueStopped|AdmissionCheck\w*)",
+        None,
+        "k8s-evicted",
+    ),
     (r"EvictionByEvictionAPI|EvictedByEvictionAPI|EvictedByAPI", None, "k8s-evicted-api"),
     (r"Evicted|Drained?|DrainSucceeded|Descheduled", r"^(?:Evicted pod|Eviction API)|descheduler|drain", "k8s-evicted-api"),
     (r"Evicted", None, "k8s-evicted"),
@@ -284,7 +288,11 @@ def _gpu_health(reason: str, message: str, severity: str) -> Meaning | None:
     if not dcgm and row is None and severity == "Warning" and _GPU_REASON.fullmatch(reason):
         cls = next(cls for words, cls in _GPU_WORDS if re.search(words, f"{reason} {message}"))
         return Meaning("k8s-gpu-health", "cause", cls, 0.5, data={"monitor": reason})
-    if not dcgm and not (row and row["kind"].startswith(("node condition", "condition/event reason (Accel")) and row["signature"] == "k8s-condition"):
+    if not dcgm and not (
+        row
+        and row["kind"].startswith(("node condition", "condition/event reason (Accel"))
+        and row["signature"] == "k8s-condition"
+    ):
         return None
     meaning = Meaning("k8s-gpu-health" if dcgm or not row else "k8s-condition", data={"monitor": reason})
     if dcgm:

@@ -30,4 +30,15 @@ May  4 11:02:03 gpu-node-012 kubelet[2269]: I0504 11:02:03.506714 2269 reconcile
 [2026-05-04T11:02:03.890] sched: Allocate JobId=63532 NodeList=gpu-node-[001-016] #CPUs=3584 Partition=train
 {"level":"info","ts":"2026-05-04T11:02:03.123Z","msg":"reconciled","namespace":"team-nlp","name":"llm-worker-3","duration":"12.1ms"}
 val loss 2.0412 | val ppl 7.71 | tokens 1.2B | time 3h 12m | throughput 412 samples/s | memory reserved 65.5 GB | step time 7.14s
+May  4 11:02:03 gpu-node-012 kernel: [   12.345678] docker0: port 1(veth12ab34) entered blocking state, entered forwarding state
+May  4 11:02:03 gpu-node-012 kernel: [    3.456789] pci 0000:3b:00.0: BAR 6 assigned, PCI bridge to bus, enabling device, link up 16.0 GT/s
+May  4 11:02:03 gpu-node-012 kernel: usb 1-2: new high-speed device using xhci_hcd, registered new interface driver, version 1.2, disabled
+May  4 11:02:03 gpu-node-012 kernel: mlx5_core 0000:5d:00.0 ens1f0: Link up; nvidia-nvlink: loaded with major device number 235, tainted
+May  4 11:02:03 gpu-node-012 systemd[1]: Started session 12 of user root. Starting system service, reached target, listening on socket
+May  4 11:02:03 gpu-node-012 containerd[1823]: time="2026-05-04T11:02:03Z" level=info msg="container created from plugin cni"
+/opt/conda/lib/python3.11/site-packages/torch/distributed/launch.py:181: FutureWarning: the module is deprecated and will be removed in a future
+ version, please use another one instead; this is not available for all requests with that value and was set to the default. warnings.warn(
+Loading checkpoint shards, downloading tokenizer file from cache: using device map auto, processed 12 files in 3.1s, saved model state to
+ /mnt/out/checkpoints/step_4800/pytorch_model.bin, started process group with backend nccl, launching workers, elapsed time
+gpu-node-012:10231:10231 [3] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB bond0:10.0.0.12 NET/Plugin UCX contains no port, table found
 """

@@ -9,11 +9,11 @@ import re._constants as sre  # type: ignore[import-not-found, unused-ignore]
 import re._parser as sre_parser  # type: ignore[import-not-found, unused-ignore]
 from typing import Any
 
-__all__ = ["REPEATS", "Unsupported", "arms", "emit", "escaped", "for_blocks", "literal"]
+__all__ = ["REPEATS", "WORD", "Unsupported", "arms", "emit", "escaped", "for_blocks", "literal", "members"]
 
 _SPACE = frozenset(b" \t\f\v")
 _DIGIT = frozenset(b"0123456789")
-_WORD = frozenset(b"0123456789_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+WORD = frozenset(b"0123456789_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _HIGH = frozenset(range(128, 256))
 _ALL = frozenset(range(256)) - {10, 13}  # a carriage return ends a segment, as a line feed ends a line
 _CATEGORIES = {
@@ -21,8 +21,8 @@ _CATEGORIES = {
     sre.CATEGORY_NOT_SPACE: _ALL - _SPACE,
     sre.CATEGORY_DIGIT: _DIGIT,
     sre.CATEGORY_NOT_DIGIT: _ALL - _DIGIT,
-    sre.CATEGORY_WORD: _WORD | _HIGH,  # letters outside ASCII are word characters to `re`
-    sre.CATEGORY_NOT_WORD: _ALL - _WORD,
+    sre.CATEGORY_WORD: WORD | _HIGH,  # letters outside ASCII are word characters to `re`
+    sre.CATEGORY_NOT_WORD: _ALL - WORD,
 }
 REPEATS = (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT)
 _Nodes = list[tuple[Any, Any]]
@@ -159,7 +159,7 @@ def _one(op: Any, av: Any) -> str:
     if op is sre.ANY:
         return r"[^\n\r]"
     if op is sre.IN:
-        return _class(_members(av))
+        return _class(members(av))
     if op is sre.BRANCH:
         return "(?:" + "|".join(_emit(arm) for arm in av[1]) + ")"
     if op is sre.SUBPATTERN:
@@ -189,19 +189,20 @@ def _text(char: str) -> str:
     return escaped if len(raw) == 1 else f"(?:{escaped})"
 
 
-def _members(items: Any) -> frozenset[int]:
+def members(items: Any) -> frozenset[int]:
+    """Return the bytes that a class of characters matches in a block scan."""
     negate = False
-    members: set[int] = set()
+    found: set[int] = set()
     for op, av in items:
         if op is sre.NEGATE:
             negate = True
         elif op is sre.LITERAL:
-            members |= {av} if av < 128 else set(_HIGH) if not negate else set()
+            found |= {av} if av < 128 else set(_HIGH) if not negate else set()
         elif op is sre.RANGE:
-            members |= set(range(av[0], min(av[1], 127) + 1)) | (set(_HIGH) if av[1] > 127 and not negate else set())
+            found |= set(range(av[0], min(av[1], 127) + 1)) | (set(_HIGH) if av[1] > 127 and not negate else set())
         else:
-            members |= _CATEGORIES[av]
-    return frozenset(_ALL - members if negate else members - {10, 13})
+            found |= _CATEGORIES[av]
+    return frozenset(_ALL - found if negate else found - {10, 13})
 
 
 def _class(members: frozenset[int]) -> str:

@@ -94,8 +94,8 @@ _CLOCK = re.compile(rf"\[?{_T}\]?(?=[\s|\-:])")
 # submitit WARNING (2022-08-12 02:00:11,453) -
 _SUBMITIT = re.compile(rf"submitit (\w+) \((\d{{4}})-(\d{{2}})-(\d{{2}}) {_T}\) -")
 
-# [rank3]: | [rank 3] | [RANK 1] | [Rank 2]: | rank3: | Rank 3:
-_RANK = re.compile(r"\[[Rr](?:ank|ANK)[ _:=]{0,2}(\d+)(?:/\d+)?\]:?|[Rr]ank[ _]?(\d+):(?=\s|$)")
+# [rank3]: | [rank 3] | [RANK 1] | [Rank 2]: | <rank 3> | rank3: | Rank 3: | rank-3:
+_RANK = re.compile(r"[\[<][Rr](?:ank|ANK)[ _:=]{0,2}(\d+)(?:/\d+)?[\]>]:?|[Rr]ank[ _-]?(\d+):(?=\s|$)")
 # | rank 14 |   rank=3 host=node-a   rank 5/32 local_rank 5
 _IN_RANK = re.compile(r"(?:^|[\s|\[(,])[Rr](?:ank|ANK)(?:=| = |: | )(\d+)(?:/\d+)?(?=[\s|\]),:]|$)")
 _IN_HOST = re.compile(r"\s(?:host|hostname|node)=([A-Za-z][\w.-]*)")
@@ -103,6 +103,8 @@ _IN_HOST = re.compile(r"\s(?:host|hostname|node)=([A-Za-z][\w.-]*)")
 _COMPOSER = re.compile(r"[Rr]ank(\d+)\[(\d+)\]\[[^\]]*\]:")
 # [INFO|trainer.py:3503] 2024-10-03 07:31:44,012 >> | [INFO|2025-01-05 10:00:00] trainer.py:930 >> (Transformers)
 _HF = re.compile(r"\[(DEBUG|INFO|WARNING|ERROR|CRITICAL)\|(?:[\w./-]+:\d+\] (?=\d{4}-)|(?=\d{4}-))")
+# [INFO|DP=0|PP=1|TP=3|node-b]: (nanotron)
+_NANOTRON = re.compile(r"\[(DEBUG|INFO|WARNING|ERROR|CRITICAL)\|DP=\d+\|PP=\d+\|TP=\d+\|([\w.-]+)\]:? ?")
 # [TRT-LLM] [E] | [TRT-LLM] [RANK 3] [E] | [TensorRT-LLM][ERROR] | [TensorRT-LLM][ERROR][3]
 _TRTLLM = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM)\] ?(?:\[RANK (\d+)\] ?)?\[([A-Z]+)\]")
 # [default3]: | [worker2]: | [trainer0]:   (torchelastic --tee: role and LOCAL rank)
@@ -111,12 +113,12 @@ _TEE = re.compile(r"\[([A-Za-z_]+?)_?(\d+)\]:")
 _POD = re.compile(r"\[pod/([^/\]\s]+)/[^\]\s]+\] ?")
 # gpt-neo-worker-2 pytorch text (stern)
 _STERN = re.compile(r"([a-z0-9][a-z0-9-]*-[a-z0-9-]*[a-z0-9]) ([a-z][a-z0-9-]*) ")
-# [1,mpirank:0,algo-1]<stdout>: (SageMaker)
-_SAGE = re.compile(r"\[1,mpirank:(\d+),([\w.-]+)\]<std(?:out|err)>: ?")
+# [1,mpirank:0,algo-1]<stdout>: | [mpirank:3,algo-2] (SageMaker)
+_SAGE = re.compile(r"\[(?:1,)?mpirank:(\d+),([\w.-]+)\](?:<std(?:out|err)>:)? ?")
 # {"log":"text\n","stream":"stderr","time":"2024-05-01T10:00:00.1Z"} (docker's json-file)
 _DOCKER = re.compile(r'\{"log":"((?:[^"\\]|\\.)*)","stream":"std(?:out|err)"(?:,"attrs":\{[^}]*\})?,"time":"([^"]+)"')
-# [3]: | [3]<stdout>: | [1,3]<stdout>: | [1,3]<stderr>: | [1,3]:
-_MPI = re.compile(r"\[(?:(\d+),\s?)?(\d+)\](?:<std(?:out|err)>)?:(?=.)|\[(\d+)\]\s(?=[A-Z\[])")
+# [3]: | [3]<stdout>: | [1,3]<stdout>: | [1,3]<stderr>: | [1,3]: | [prterun-node-a-41@1,3]<stderr>:
+_MPI = re.compile(r"\[(?:(?:[\w.-]+@)?(\d+),\s?)?(\d+)\](?:<std(?:out|err)>)?:(?=.)|\[(\d+)\]\s(?=[A-Z\[])")
 # (RayWorkerWrapper pid=92000, ip=10.0.0.24) | (raylet) | (pid=12) | (VllmWorker rank=2 pid=225) | (Worker_TP0 pid=58200)
 # (head, rank=0, pid=4413, ip=10.0.8.7) of SkyPilot
 _ACTOR = re.compile(r"\(([A-Za-z_][\w.:<>-]*)?(?:[ ,]?\s*((?:(?:pid|ip|rank|actor_id)=[^,)\s]+[, ]*)+))?\)(?:\x20|$|(?=\[\d*m))")
@@ -267,7 +269,7 @@ def _actor(head: Prefix, found: re.Match[str]) -> bool:
 def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
     """Read one rank, node or process word at `at`; return the position after it, or `at`."""
     first = text[at : at + 1]
-    if first == "[":
+    if first in "[<":
         if (head.rank is None or head.rank == head.task) and (found := _RANK.match(text, at)):
             head.rank = int(found[1] or found[2])  # what the rank says of itself counts more than its launcher's number
             return found.end()
@@ -288,6 +290,9 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
             head.node, head.pid = found[1] or found[3], int(found[2] or found[4])
             return found.end()
         if found := _TAG.match(text, at):
+            return found.end()
+        if found := _NANOTRON.match(text, at):
+            head.level, head.node = _LEVELS[found[1]], head.node or found[2]
             return found.end()
         if found := _HF.match(text, at):
             head.level = _LEVELS[found[1]]
@@ -473,7 +478,7 @@ def context(lines: Iterable[str], year: int | None = None) -> Context:
             tasks = tasks or _counts_tasks(found[2], text[found.end() :], pids)
         elif (
             (found := _HOST.match(text))
-            and re.search(r"\d|^localhost$", found[1])
+            and re.search(r"\d|^localhost$|-[a-z]$|\.\w", found[1])
             and not (text[found.end() - 1] == ":" and text[found.end() : found.end() + 2].isdigit())
         ):
             hosted += 1

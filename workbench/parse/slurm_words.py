@@ -91,7 +91,10 @@ _REASONS: tuple[tuple[str, str, str | None, float | None], ...] = (
         None,
     ),
     (
-        r"\b[Ss]pot\b.{0,40}(?:interrupt|terminat|reclaim)|\b[Pp]reempted\b|[Ii]nstance.{0,3}(?:retirement|stop|interruption)|[Ss]cheduled event",
+        (
+            r"\b[Ss]pot\b.{0,40}(?:interrupt|terminat|reclaim)|\b[Pp]reempted\b|[Ii]nstance.{0,3}(?:retirement|stop|interruption)"
+            r"|[Ss]cheduled event"
+        ),
         "slurm-node-reclaimed",
         None,
         None,
@@ -122,7 +125,8 @@ _FAULT = re.compile(
     r"|missing|not (?:mounted|running|working|responding|detected|found)"
     r"|degraded|too high|high|falling|overheat\w*|flapping|stuck)\b"
     r"|\b(?:bad|failed|broken|dead|faulty|lost|missing|high|hung) (?:dimm|fan|psu|disk|drive|gpus?|link|cable|nic|memory|temp\w*"
-    r"|power|hca|nvme)\b|row.?remap\w*|\bthermal\w*|throttl\w+|version mismatch|pcie.{0,24}(?:width|gen\d|x\d)|kernel panic|machine check|node (?:crash|hung|down)",
+    r"|power|hca|nvme)\b|row.?remap\w*|\bthermal\w*|throttl\w+|version mismatch"
+    r"|pcie.{0,24}(?:width|gen\d|x\d)|kernel panic|machine check|node (?:crash|hung|down)",
     re.IGNORECASE,
 )
 # XID 79 on GPU 3 | GPU2 | gpu:4
@@ -133,7 +137,10 @@ _PLANNED = re.compile(
 )
 # words of a health check → the class that they speak of
 _WORDS: tuple[tuple[str, str], ...] = (
-    (r"\bdimm|physmem|\bram size|(?:disk|drive|ssd|nvme)\S*.{0,20}(?:fail|dead|bad)|(?:failed|bad|dead) (?:disk|drive|nvme)", "hardware/host"),
+    (
+        r"\bdimm|physmem|\bram size|(?:disk|drive|ssd|nvme)\S*.{0,20}(?:fail|dead|bad)|(?:failed|bad|dead) (?:disk|drive|nvme)",
+        "hardware/host",
+    ),
     (r"row.?remap|\bECC\b|\becc\b|\bDBE\b|\bdbe\b|uncorrect", "hardware/gpu-memory"),
     (r"nvidia-smi.{0,20}(?:hang|hung|time ?d? ?out)|driver.{0,20}(?:hung|stuck)", "driver/hang"),
     (r"fall(?:en|ing) off|gpu.{0,12}(?:lost|missing)|GPU.{0,12}(?:lost|missing)|gpu.?count|number of gpus", "hardware/gpu-lost"),
