@@ -15,7 +15,6 @@ from workbench.parse.prom_labels import (
     canonical,
     conditions_of,
     entity_of,
-    mask_blanks,
     parse_labels,
     placements_of,
     resolve_nodes,
@@ -205,6 +204,21 @@ def _numbers(reader: _Reader, rests: list[bytes], numbers: list[int], lines: lis
     return np.array(values, dtype=float), np.where(np.isnan(seconds), default, seconds), np.array(kept, dtype=np.int64)
 
 
+def _mask_blanks(values: Any, fields: list[str], slot: Any, starts: Any) -> list[int]:
+    """Replace DCGM's blank numbers by NaN, in place; return how many each series had, nothing when none had any."""
+    import numpy as np
+
+    large = np.flatnonzero(values >= BLANKS[0])
+    large = large[np.isin(values[large], BLANKS)]
+    if not len(large):
+        return []
+    ours = np.array([name.startswith("DCGM_") for name in fields])
+    hit = np.zeros(len(values), dtype=np.int64)
+    hit[large] = ours[slot[large]]
+    values[hit > 0] = np.nan
+    return [int(count) for count in np.add.reduceat(hit, starts)]
+
+
 def _build(
     parsed: Parsed,
     reader: _Reader,
@@ -238,25 +252,26 @@ def _build(
     if any(name and name[2] != 1.0 for name in reader.names.values()):
         values = values * np.array([name[2] for name, _ in keys])[slot]
     first_lines, heads = line[starts].tolist(), source[starts].tolist()
-    backwards = len(slot) > len(starts) and bool((stamps[1:] < stamps[:-1]).any())
-    suspicious = bool((values >= BLANKS[0]).any())
+    blanks = _mask_blanks(values, [key[0][1] for key in keys], slot, starts)
+    single = len(starts) == len(slot)
+    backwards = not single and bool((stamps[1:] < stamps[:-1]).any())
+    # a view of one row costs half of a slice
+    moments = list(stamps[:, None]) if single else [stamps[begin:stop] for begin, stop in zip(starts.tolist(), ends, strict=True)]
+    numbers_ = list(values[:, None]) if single else [values[begin:stop] for begin, stop in zip(starts.tolist(), ends, strict=True)]
     at = None
-    for i, begin in enumerate(starts.tolist()):
-        (name, field, scale), (text, labels, (home, weak, gpu, device, mig, pod, space)) = keys[present[i]]
-        stop = ends[i]
-        when, what = stamps[begin:stop], values[begin:stop]
-        if stop - begin > 1:
-            at = line[begin:stop]
-            if backwards and (when[1:] < when[:-1]).any():
-                order = np.argsort(when, kind="stable")
-                when, what, at = when[order], what[order], at[order]
-        else:
+    for i, (number, when, what, first, head) in enumerate(zip(present, moments, numbers_, first_lines, heads, strict=True)):
+        (name, field, scale), (text, labels, (home, weak, gpu, device, mig, pod, space)) = keys[number]
+        if not single:
             at = None
-        blanks = mask_blanks(field, what) if suspicious else 0
+            if len(when) > 1:
+                at = line[starts[i] : ends[i]]
+                if backwards and (when[1:] < when[:-1]).any():
+                    order = np.argsort(when, kind="stable")
+                    when, what, at = when[order], what[order], at[order]
         append(
             SampledSeries(
-                field, when, what, home, gpu, device, mig, pod, space, labels, file, first_lines[i], blanks,
-                name, text, at, scale, weak, rests[heads[i]],
+                field, when, what, home, gpu, device, mig, pod, space, labels, file, first, blanks[i] if blanks else 0,
+                name, text, at, scale, weak, rests[head],
             )
         )  # fmt: skip
     if any(row[2].weak for row in reader.texts.values() if row) or not reader.texts:
