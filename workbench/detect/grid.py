@@ -73,17 +73,18 @@ class Grid:
             return None
         numbers = list(rows)
         pieces = list(rows.values())
-        flat = [(at, piece) for at, group in enumerate(pieces) for piece in group]
-        lengths = np.array([len(piece.times) for _, piece in flat])
-        row = np.repeat(np.array([at for at, _ in flat]), lengths)
-        times = np.concatenate([piece.times for _, piece in flat])
-        values = np.concatenate([piece.values for _, piece in flat])
+        flat = [piece for group in pieces for piece in group]
+        moments = [piece.times for piece in flat]
+        lengths = np.fromiter(map(len, moments), np.int64, len(flat))
+        row = np.repeat(np.repeat(np.arange(len(pieces)), np.fromiter(map(len, pieces), np.int64, len(pieces))), lengths)
+        times = np.concatenate(moments)
+        values = np.concatenate([piece.values for piece in flat])
         phase = self.phase[np.array(numbers)][row]
         column = np.floor((times - self.start - phase) / self.step + 0.5)
         good = np.isfinite(column) & (column >= 0) & (column < self.columns) & np.isfinite(values)
         matrix = np.full((len(numbers), self.columns), np.nan)
         matrix[row[good], column[good].astype(np.int64)] = values[good]
-        for at, number in enumerate(numbers):
+        for at, number in enumerate(numbers if self.hidden else ()):
             if number in self.hidden:
                 matrix[at, self.hidden[number] :] = np.nan
         return Table(name, numbers, matrix, pieces, {number: at for at, number in enumerate(numbers)})
@@ -95,6 +96,8 @@ class Grid:
         table = self.table(name)
         if table is None:
             return np.full((len(numbers), self.columns), np.nan)
+        if numbers == table.rows:
+            return table.values.copy()
         rows = np.array([table.at.get(number, -1) for number in numbers])
         return np.where((rows >= 0)[:, None], table.values[np.maximum(rows, 0)], np.nan)
 
@@ -153,9 +156,9 @@ def group_of(series: Series) -> str | None:
     return None
 
 
-def _key(row: Series) -> tuple[Any, ...]:
+def _key(row: Series, everywhere: bool) -> tuple[Any, ...]:
     if row.gpu is not None:
-        mig = None if _DEVICE_WIDE.match(row.field) else row.mig
+        mig = None if everywhere else row.mig
         link = row.device
         if row.gpu.uuid:
             return ("gpu", row.gpu.uuid, mig, link)
@@ -169,7 +172,11 @@ def build_grid(series: Iterable[Series]) -> Grid | None:
     """Return the grid of series that have time stamps, None when there is none."""
     import numpy as np
 
-    rows = [row for row in series if len(row.times) and np.isfinite(row.times[0])]
+    rows = [row for row in series if len(row.times)]
+    begins = np.array([row.times[0] for row in rows], dtype=float)
+    if not np.isfinite(begins).all():
+        rows = [row for row, known in zip(rows, np.isfinite(begins).tolist(), strict=True) if known]
+        begins = begins[np.isfinite(begins)]
     if not rows:
         return None
     gaps = np.concatenate(
@@ -177,36 +184,53 @@ def build_grid(series: Iterable[Series]) -> Grid | None:
     )
     gaps = gaps[gaps > 0]
     step = float(np.median(gaps)) if len(gaps) else DEFAULT_STEP
-    start = min(float(row.times[0]) for row in rows)
-    end = max(float(row.times[-1]) for row in rows)
+    ends = np.array([row.times[-1] for row in rows], dtype=float)
+    start, end = float(begins.min()), float(ends.max())
     step = max(step, (end - start) / MAX_COLUMNS, 1.0)
     numbers: dict[tuple[Any, ...], int] = {}
     entities: list[Entity] = []
     firsts: list[float] = []
     fields: dict[str, dict[int, list[Series]]] = {}
-    for row in rows:
-        key = _key(row)
-        number = numbers.get(key)
-        if number is None:
-            number = numbers[key] = len(entities)
-            model = row.labels.get("modelName") or row.labels.get("model_name") or ""
-            mig = row.mig if len(key) > 3 and key[-2] else None
-            entities.append(Entity(row.node, row.gpu, row.device, mig, model))
-            firsts.append(float(row.times[0]))
+    wide: dict[str, bool] = {}
+    known: dict[tuple[Any, ...], tuple[int, str | None]] = {}  # many fields share one set of labels
+    for row, first, last in zip(rows, begins.tolist(), ends.tolist(), strict=True):
+        name = row.field
+        everywhere = wide.get(name)
+        if everywhere is None:
+            everywhere = wide[name] = _DEVICE_WIDE.match(name) is not None
+        gpu = row.gpu
+        short = (id(row.labels), id(gpu), everywhere, row.node, row.device, row.mig, row.pod, name == "up")
+        found = known.get(short)
+        if found is None:
+            key = _key(row, everywhere)
+            number = numbers.get(key, -1)
+            if number < 0:
+                number = numbers[key] = len(entities)
+                model = row.labels.get("modelName") or row.labels.get("model_name") or ""
+                mig = row.mig if len(key) > 3 and key[-2] else None
+                entities.append(Entity(row.node, gpu, row.device, mig, model))
+                firsts.append(first)
+            found = known[short] = number, group_of(row) if gpu is not None else None
+        number, group = found
         entity = entities[number]
-        first, last = float(row.times[0]), float(row.times[-1])
         if first < firsts[number]:
             # the name by which a GPU went first: indices move when a GPU is lost
-            firsts[number], entity.gpu = first, row.gpu
-        if entity.gpu is not None and (name := group_of(row)):
+            firsts[number], entity.gpu = first, gpu
+        if group and entity.gpu is not None:
             held = entity.held
-            if held is None or name == entity.group:
-                entity.group, entity.pod = name, row.pod
-                entity.held = (min(first, held[0]), max(last, held[1])) if held else (first, last)
+            if held is None or group == entity.group:
+                entity.group, entity.pod = group, row.pod
+                if held is None or first < held[0] or last > held[1]:
+                    entity.held = (min(first, held[0]), max(last, held[1])) if held else (first, last)
             elif last > held[1]:
-                entity.group, entity.pod, entity.held = name, row.pod, (first, last)
-        pieces = fields.setdefault(row.field, {}).setdefault(number, [])
-        if not pieces or not _DEVICE_WIDE.match(row.field) or row.mig == pieces[0].mig:
+                entity.group, entity.pod, entity.held = group, row.pod, (first, last)
+        of_field = fields.get(name)
+        if of_field is None:
+            of_field = fields[name] = {}
+        pieces = of_field.get(number)
+        if pieces is None:
+            of_field[number] = [row]
+        elif not everywhere or row.mig == pieces[0].mig:
             pieces.append(row)
     groups: dict[str, list[int]] = {}
     for number, entity in enumerate(entities):

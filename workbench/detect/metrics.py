@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 
 from workbench.detect.activity import activity_events
@@ -40,7 +41,13 @@ def detect_metrics(series: list[Series]) -> list[Event]:
     """
     rows = [row for row in series if len(row.times)]
     resolve_nodes(rows)
-    grid = build_grid(rows)
+    collecting = gc.isenabled()
+    gc.disable()  # a hundred thousand small lists without a cycle, beside millions of objects that are there already
+    try:
+        grid = build_grid(rows)
+    finally:
+        if collecting:
+            gc.enable()
     if grid is None:
         return []
     with warnings.catch_warnings():

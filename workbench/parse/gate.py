@@ -14,7 +14,7 @@ import re
 import re._constants as sre  # type: ignore[import-not-found, unused-ignore]
 import re._parser as sre_parser  # type: ignore[import-not-found, unused-ignore]
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -200,7 +200,7 @@ def _edge(runs: list[bytes]) -> list[bytes]:
     return [run for run in runs if run not in weak] + [end + after for end in sorted(ends) for after in _NO_WORD]
 
 
-def _effort(need: _Need) -> float:
+def _effort(need: Set[_Text]) -> float:
     return sum(SHORT ** (WIDTH - min(WIDTH, max(map(len, text)))) for text in need)
 
 

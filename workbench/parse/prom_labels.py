@@ -322,15 +322,16 @@ def resolve_nodes(series: Iterable[Series], fallback: str | None = None) -> None
         The node that the caller knows the document to come from; used only when the document speaks of one node.
     """
     rows = list(series)
+    unsure = [row for row in rows if not row.node or getattr(row, "weak_node", False)]
+    if not unsure:
+        return
     names: dict[str, set[str]] = {}
     for row in rows:
         if row.node and not getattr(row, "weak_node", False) and (address := address_of(row.labels.get("instance"))):
             names.setdefault(address, set()).add(row.node)
-    addresses = {row.node for row in rows if getattr(row, "weak_node", False) and row.node}
+    addresses = {row.node for row in unsure if row.node}
     sole = fallback if fallback and len(addresses | {n for known in names.values() for n in known}) <= 1 + bool(names) else None
-    for row in rows:
-        if not getattr(row, "weak_node", False) and row.node:
-            continue
+    for row in unsure:
         known = names.get(row.node or "", set())
         if len(known) == 1:
             row.node = next(iter(known))

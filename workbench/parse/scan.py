@@ -206,18 +206,23 @@ class Scanner:
         ids = self.ids
         kept: dict[int, int] = {}
         totals: dict[int, int] = {}
+        names: dict[tuple[str, ...], tuple[list[int], tuple[str, ...]]] = {}
         for part in parts:
-            for offset in sorted(part.lines):
-                line = part.lines[offset]
+            for _, line in sorted(part.lines.items()):
                 line.no += result.total_lines
                 if line.hits:
-                    indices = [int(each) for each in line.hits]
+                    known = names.get(line.hits)
+                    if known is None:
+                        indices = [int(each) for each in line.hits]
+                        known = names[line.hits] = indices, self._named(indices)
+                    indices = known[0]
                     if all(kept.get(index, 0) >= per_signature * 10 for index in indices):
                         continue
                     for index in indices:
                         kept[index] = kept.get(index, 0) + 1
-                    line.hits = self._named(indices)
+                    line.hits = known[1]
                 result.lines.append(line)
+            part.lines = {}
             for index, count in part.counts.items():
                 totals[index] = totals.get(index, 0) + count
             result.total_lines += part.newlines

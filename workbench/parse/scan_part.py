@@ -55,6 +55,7 @@ class Keeper:
         self.kept = [0] * (len(ids) + 1)
         self.full: set[int] = set()  # signatures of which nothing more is kept
         self.tokens: dict[tuple[int, bytes], int] = {}
+        self.sets: dict[frozenset[int], tuple[str, ...]] = {}  # lines with equal signatures share them
         self.detail = 0
 
     def closed(self, indices: set[int], prefix: bytes) -> bool:
@@ -248,7 +249,10 @@ class Part:
         number = self.newlines + 1
         text = self._text(start, end)
         self.keeper.detail += len(text)
-        hits = tuple(str(index) for index in ids if index < known)
+        key = frozenset(ids)
+        hits = self.keeper.sets.get(key)
+        if hits is None:
+            hits = self.keeper.sets[key] = tuple(str(index) for index in ids if index < known)
         self.lines[base + start] = Line(number, text, hits, base + start)
         if self.keeper.detail < DETAIL and any(self.keeper.kept[index] <= self.keeper.per for index in ids):
             self._before(start, number, base)

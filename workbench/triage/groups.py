@@ -161,9 +161,11 @@ def _weigh(context: Context, group: Group) -> None:
 
 
 def _of_the_job(context: Context, group: Group) -> bool:
-    """Tell whether a line names one of the job's processes or GPUs."""
+    """Tell whether a line names one of the job's processes or GPUs, or stands in the job's own output (a wrapper's ``dmesg``)."""
+    outputs = {document.name for document in context.incident.documents if document.kind == "job-log"}
     return group.rank is not None or any(
-        event.pid is not None and any(pid == event.pid for _, pid in context.pid_rank) for event in group.events
+        event.file in outputs or (event.pid is not None and any(pid == event.pid for _, pid in context.pid_rank))
+        for event in group.events
     )
 
 
