@@ -234,6 +234,33 @@ class TestManyNodes:
         assert (verdict.cls, verdict.node) == ("hardware/network-link", NODES[2])
 
 
+class TestStoreOfTheRendezvous:
+    CLOSED = (
+        "[W302 10:10:01.{micro:06d}000 TCPStore.cpp:138] [c10d] recvValueWithTimeout failed on SocketImpl(fd=3, addr=[::ffff:{own}]:46282, "
+        "remote=[::ffff:{remote}]:29400): Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?"
+    )
+
+    def test_a_store_apart_from_the_ranks_that_leaves_all_nodes_was_lost_with_its_host(self, folder: Folder) -> None:
+        for at, node in enumerate(NODES[:2]):
+            folder.raw(node, self.CLOSED.format(micro=100 + at, own=f"10.0.0.1{at}", remote="10.0.0.200"))
+        folder.write(
+            "launch.txt", f"{NODES[0]}$ torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint=store-0:29400 train.py\n"
+        )
+        folder.peers_lose(NODES[1], 603)
+        verdict = folder.verdict()
+        assert (verdict.cls, verdict.node, verdict.at_fault) == ("platform/node-lost", "store-0", "node")
+        assert "recvValueWithTimeout failed" in verdict.evidence["text"].iloc[0]
+
+    def test_a_store_inside_the_job_that_closes_says_nothing(self, folder: Folder) -> None:
+        for at, node in enumerate(NODES[:2]):
+            folder.raw(node, self.CLOSED.format(micro=100 + at, own=f"10.0.0.1{at}", remote="10.0.0.10"))
+        folder.write(
+            "launch.txt", f"{NODES[0]}$ torchrun --nnodes=2 --rdzv_backend=c10d --rdzv_endpoint={NODES[0]}:29400 train.py\n"
+        )
+        folder.peers_lose(NODES[1], 603)
+        assert folder.verdict().cls != "platform/node-lost"
+
+
 class TestMemoryKills:
     OOM = "Memory cgroup out of memory: Killed process {pid} ({name}) total-vm:1490852kB, anon-rss:811948kB, file-rss:102624kB, shmem-rss:0kB, UID:0 pgtables:2168kB oom_score_adj:0"
 

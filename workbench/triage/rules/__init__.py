@@ -32,6 +32,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     gpu.driver_hang_tasks,
     gpu.supports,
     explains.consequences,
+    platform.lost_store,
     job.ended_on_purpose,
     job.waiting_for_a_peer,
     job.fingerprints,

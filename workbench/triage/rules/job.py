@@ -215,7 +215,7 @@ def different_work(context: Context, outcome: Outcome) -> None:
             groups.setdefault(str(event.data.get("pg")), []).append(event)
     for reports in groups.values():
         behind = min(reports, key=lambda e: int(e.data["seq"]))
-        done = {
+        done: dict[int | None, int] = {
             event.rank: int(event.data["last_completed"])
             for event in context.events
             if event.rank is not None and isinstance(event.data.get("last_completed"), int)

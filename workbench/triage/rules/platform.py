@@ -9,7 +9,7 @@ from workbench.model import Event
 from workbench.triage.context import Context, life_of
 from workbench.triage.rules.outcome import Outcome
 
-__all__ = ["file_servers", "lost_nodes", "memory_kills", "other_workloads", "quoted_lines", "superseded_mismatch"]
+__all__ = ["file_servers", "lost_nodes", "lost_store", "memory_kills", "other_workloads", "quoted_lines", "superseded_mismatch"]
 
 _EXIT_9 = (
     "elastic-exit",
@@ -147,6 +147,50 @@ def lost_nodes(context: Context, outcome: Outcome) -> None:
                 node=node,
                 note=" and ".join(signs),
             )
+
+
+# recvValueWithTimeout failed on SocketImpl(fd=3, addr=[::ffff:10.0.0.11]:46282, remote=[::ffff:10.0.0.1]:29400): Failed to recv, …
+_REMOTE = re.compile(r"remote=\[(?:::ffff:)?(?P<address>[^\]]+)\]:(?P<port>\d+)")
+
+
+def lost_store(context: Context, outcome: Outcome) -> None:
+    """
+    A rendezvous store that runs apart from the ranks and closes its connections to two nodes or more, as the first thing
+    that goes wrong, was lost with its host. One inside the job closes them whenever rank 0 ends, which says nothing.
+    """
+    lost = [
+        event
+        for event in context.events
+        if event.signature == "store-closed" and event.time is not None and event.node and _REMOTE.search(event.text)
+    ]
+    remotes = {found["address"] for event in lost if (found := _REMOTE.search(event.text))}
+    if len(remotes) != 1 or len({event.node for event in lost}) < 2 or any(group.score >= 0.5 for group in outcome.alive()):
+        return
+    first = min(
+        event.time
+        for event in context.events
+        if event.time is not None and event.source in ("job", "launcher") and context.role(event) in ("cause", "symptom")
+    )
+    began = min(event.time for event in lost if event.time is not None)
+    if began > first + 2.0:  # a closed connection is noticed within a second or two, by the ranks as by the agents
+        return
+    address = remotes.pop()
+    ends = {str(document.facts.get("rdzv_endpoint") or "").rpartition(":")[0] for document in context.incident.documents} - {""}
+    name = context.node(ends.pop() if len(ends) == 1 else address) or address
+    inside = set(context.rank_node.values()) | {event.node for event in context.events if event.source in ("job", "launcher")}
+    if {name, context.node(address)} & inside:
+        return
+    for event in lost:
+        event.data["promoted"] = True
+    outcome.add(
+        context,
+        "store-lost",
+        "platform/node-lost",
+        0.6,
+        sorted(lost, key=lambda event: event.time or 0.0),
+        node=name,
+        note=f"the rendezvous store on {name} closed its connections before any rank complained",
+    )
 
 
 def _who_failed(context: Context, outcome: Outcome) -> None:
