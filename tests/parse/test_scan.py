@@ -249,3 +249,29 @@ def test_the_first_stage_lets_every_match_through(pattern: str) -> None:
     matched = [text for text in texts if re.search(pattern, text)]
     assert matched
     assert all(any(each.search(text.encode() + b"\n") for each in stage) for text in matched)
+
+
+def test_the_first_stage_of_the_catalog_is_plain_texts() -> None:
+    """One expression among them would halve the speed of all; texts of two bytes would too."""
+    from workbench.catalog import scan_patterns
+
+    stage = [expression for expression, _ in gate([pattern for _, pattern in scan_patterns()])]
+    assert all(re.fullmatch(rb"(?:\\x[0-9a-f]{2}){3,}", expression) for expression in stage)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_what_ends_a_line_is_found_at_any_end_in_a_long_text(end: str) -> None:
+    text = "nothing happens here, step 4812 of 500000\n" * 500 + "^C" + end
+    lines, counts = Scanner([("ctrl-c", r"\^C$"), ("lost", r"(?i)loss\s*[:=]\s*[-+]?(?:nan|inf)\b")], cache=False).lines(
+        text.encode()
+    )
+    assert counts == {"ctrl-c": 1}
+    assert lines[-1].hits == ("ctrl-c",)
+
+
+@pytest.mark.parametrize("word", ["loss: nan", "LOSS =  -inf,", "loss=NaN", "loss:\tinf)", "loss = +Inf"])
+def test_a_number_is_found_among_lines_that_look_alike(word: str) -> None:
+    quiet = "[INFO]: info = infiniband, loss: 2.1, nan iterations: 0 |\n"
+    text = quiet * 400 + word + "\n" + quiet * 400
+    _, counts = Scanner([("lost", r"(?i)loss\s*[:=]\s*(?:tensor\()?[-+]?(?:nan|inf)\b")], cache=False).lines(text.encode())
+    assert counts == {"lost": 1}

@@ -288,7 +288,8 @@ def read_health(doc: Document, at: int, out: Out) -> int:
             close()
             watch = None
         elif watch and right:
-            watch[3].append(row.tail)
+            # the first line of the message says more than the name of the watch above it
+            watch = (watch[0], watch[1], watch[2] if watch[3] else row, [*watch[3], row.tail])
     close()
     return at
 

@@ -29,7 +29,7 @@ WIDTH = 6  # bytes of a text; eight and more measured slower, since more texts t
 # four letters whose triples are all unknown there has -21, one of six letters with common triples about -24.
 RARE = -9.0
 SHORTEST = 3
-SHORT = 4.0  # how much worse a text is for each byte that it is shorter: texts of four bytes halve the speed of six hundred others
+SHORT = 4.0  # how much worse a text is for each byte less: fifty texts of three to five bytes cost as much as hundreds of six
 # Hyperscan looks at every second position if no text is shorter than three bytes and one is that short. With longer texts only it
 # takes longer strides, which lets more false positives through and measured slower by half; so one that no log holds is added.
 PACE = b"\x01\x02\x03"
@@ -41,7 +41,7 @@ class _How:
 
     most: int  # alternatives of one text
     choice: int  # members of a class that are spelled out
-    edges: bool = False  # spell out what may stand at a word's or a line's end, left out, or repeated
+    edges: bool = False  # spell out what may stand at a word's or a line's end or be repeated
     common: bool = False  # take what ordinary logs hold, if seldom
 
 
@@ -135,7 +135,9 @@ def _pieces(run: bytes, common: bool) -> _Text:
     windows = {low[at : at + width] for at in range(max(1, len(low) - width + 1))}
     if common:
         return frozenset(each for each in windows if len(each) > SHORTEST and _ordinary().count(each) <= _SELDOM)
-    return frozenset(each for each in windows if len(each) >= SHORTEST and _score(each) < RARE)
+    rare = frozenset(each for each in windows if len(each) >= SHORTEST and _score(each) < RARE)
+    # Hyperscan tells texts apart by their last bytes; blanks, digits and punctuation are everywhere in a log
+    return frozenset(each for each in rare if each[-1:].isalpha()) or rare
 
 
 def _need(runs: list[bytes], how: _How) -> list[_Need]:
@@ -163,7 +165,7 @@ def _texts(op: Any, av: Any, caseless: bool, how: _How) -> list[bytes] | None:
         every = [_product(arm, caseless, how) for arm in av[1]]
         joined = [text for texts in every for text in texts or ()]
         return joined if all(every) and len(joined) <= how.most else None
-    if op in REPEATS and how.edges and av[:2] == (0, 1):
+    if op in REPEATS and av[:2] == (0, 1):
         inner = _product(av[2], caseless, how)
         return None if inner is None else [b"", *inner]
     if op is sre.AT:
@@ -214,7 +216,8 @@ def _needs(nodes: Any, caseless: bool, how: _How) -> list[_Need]:
             if op is sre.AT and av is sre.AT_BOUNDARY:
                 runs = _edge(runs)
                 continue
-            if op in REPEATS and av[0] == 0 and av[1] != 1 and (few := _product(av[2], caseless, how)) is not None and len(few) <= 4:
+            few = _product(av[2], caseless, how) if op in REPEATS and av[0] == 0 and av[1] != 1 else None
+            if few is not None and len(few) <= 4:
                 runs += [run + each for run in runs for each in few] + [one + two for one in few for two in few]
                 continue
         texts = _texts(op, av, caseless, how)

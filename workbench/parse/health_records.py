@@ -19,7 +19,7 @@ _DEEPEST = 6
 _DCGM = re.compile(r"DCGM_FR_\w+")
 # "GPU has fallen off the bus (XID 79)" | "Xid 79: GPU has …"
 _XID_SAID = re.compile(r"\b[Xx][Ii][Dd]s?[ :=#]{0,2}(\d{1,3})\b")
-_FALLEN = re.compile(r"fallen off the bus|GPU is lost", re.I)
+_FALLEN = re.compile(r"fallen off the bus|GPU[ _]is[ _]lost", re.I)
 # words of autoscalers and interruption handlers: what they do to a node
 _TAKEN = re.compile(
     r"interruption message|spot[ _-]?interrupt|SpotInterruption|ScheduledChange|scheduled[ _]change|instance_(?:stopped|terminated)"
@@ -56,6 +56,12 @@ def _inside(record: Any, depth: int = 0) -> Iterator[dict[str, Any]]:
 def _finding(record: Any) -> dict[str, Any] | None:
     """Return the part of a record that is a health finding: with entities, a check's name, or a monitor's reason and message."""
     for part in _inside(record):
+        if isinstance(part.get("states"), list) and "component" in part:  # gpud: a component with the states of its checks
+            for state in part["states"]:
+                own = _lower(state) if isinstance(state, Mapping) else {}
+                if own.get("health") in ("Unhealthy", "Degraded") and isinstance(own.get("reason"), str):
+                    return {**own, "message": own["reason"], "checkname": str(part["component"]), "isfatal": True}
+            return None
         if "errorcode" in part and "test" in part and isinstance(part.get("detail"), str):  # preflight diagnostics
             return {**part, "message": part["detail"], "checkname": part["test"], "isfatal": part.get("level") == "error"}
         if "entitiesimpacted" in part or ("checkname" in part and ("isfatal" in part or "message" in part)):
@@ -137,6 +143,8 @@ def _meaning(finding: Mapping[str, Any], message: str) -> Meaning | None:
             meaning.role, meaning.weight = "context", 0.2
         return meaning
     dcgm = next((found[0] for code in codes if (found := _DCGM.match(code))), None)
+    if dcgm is None and _FALLEN.search(message):  # what every query of a lost GPU answers; how it was lost, another line says
+        return Meaning("k8s-gpu-health", "symptom", "hardware/gpu-lost", 0.8, data={"monitor": reason})
     row = next((row for row in table("dcgm_errors") if row["name"] == dcgm), None) if dcgm else None
     if dcgm and (row is None or row["class"] == "unknown") and (_FALLEN.search(message) or "OFF_BUS" in dcgm):
         return Meaning("k8s-gpu-health", "cause", "hardware/gpu-lost", 0.85, data={"dcgm": dcgm, "monitor": reason})

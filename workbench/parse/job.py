@@ -13,7 +13,8 @@ from workbench.parse.job_after import conclude
 from workbench.parse.job_launcher import file_hints, launched, placement, world_info, world_size
 from workbench.parse.job_signatures import matcher
 from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, RankState, Uttered, add, cut, details, remember
-from workbench.parse.prefix import Prefix, context, split_prefix
+from workbench.parse.learned import learned_context, split
+from workbench.parse.prefix import Prefix
 from workbench.parse.progress import Step, step_of
 from workbench.parse.slurm_log import event_of
 
@@ -70,9 +71,10 @@ def parse_job(
     """
     rank, local_rank, attempt = file_hints(file)
     sample = lines if len(lines) <= _SAMPLE else [*lines[: _SAMPLE // 2], *lines[-_SAMPLE // 2 :]]
+    ctx, learned = learned_context((line.text for line in sample), year)
     job = JobState(
-        file, node, context((line.text for line in sample), year), matcher(), rank, local_rank, attempt or 0,
-        own=not scanned and not any(line.hits for line in lines),
+        file, node, ctx, matcher(), rank, local_rank, attempt or 0,
+        own=not scanned and not any(line.hits for line in lines), learned=learned,
     )  # fmt: skip
     for line in lines:
         try:
@@ -113,7 +115,7 @@ def _time(job: JobState, head: Prefix) -> float | None:
 
 def _line(job: JobState, line: Line) -> None:
     text = line.text
-    head = split_prefix(text, job.ctx)
+    head = split(text, job.ctx, job.learned)
     if head.rank is None and (found := _OWN_RANK.search(head.rest[:300])):
         head.rank = int(found[1] or found[2])
     if head.rank is None:

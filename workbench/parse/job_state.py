@@ -13,6 +13,7 @@ from workbench.parse.job_blocks import Blocks
 from workbench.parse.job_launcher import Summary
 from workbench.parse.job_quoted import Quoted
 from workbench.parse.job_signatures import Matcher
+from workbench.parse.learned import Learned
 from workbench.parse.prefix import Context, Prefix, split_prefix
 from workbench.parse.traceback import Raised, Tracebacks
 
@@ -97,6 +98,7 @@ class JobState:
     local_rank: int | None
     attempt: int
     own: bool  # no scanner ran: match here
+    learned: Learned = Learned()
     parsed: Parsed = field(default_factory=Parsed)
     ranks: dict[int, RankState] = field(default_factory=dict)
     progress: list[tuple[float | None, int | None, int | None, float | None, float | None, int]] = field(default_factory=list)

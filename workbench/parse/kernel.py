@@ -450,7 +450,23 @@ def _parse(lines: Sequence[Line], stamps: Sequence[Stamp], file: str, node: str 
     if told:
         facts["first"], facts["last"] = min(told), max(told)
     _speak_for(run)
+    _hung_on(run)
     return parsed
+
+
+def _hung_on(run: Run) -> None:
+    """Tasks that hang in the driver hang on the GPU of the Xid just before, when one GPU alone had one in that hour."""
+    for event in run.events:
+        if event.signature != "hung-task" or event.gpu is not None or not event.data.get("nvidia_stack") or event.time is None:
+            continue
+        seen = {
+            other.gpu.pci: other.gpu
+            for other in run.events
+            if other.gpu is not None and other.signature.startswith("xid-") and other.node == event.node
+            and other.time is not None and 0.0 <= event.time - other.time <= 3600.0
+        }  # fmt: skip
+        if len(seen) == 1:
+            event.gpu = next(iter(seen.values()))
 
 
 def _speak_for(run: Run) -> None:

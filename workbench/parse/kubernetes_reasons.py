@@ -340,6 +340,8 @@ def _weigh(meaning: Meaning, message: str) -> Meaning:
         meaning.weight = 0.6  # only that it took too long
     elif meaning.signature == "k8s-failed-scheduling" and _TRANSIENT.search(message):
         meaning.role, meaning.weight = "context", 0.1
+    elif meaning.signature == "k8s-allocate-failed" and re.search(r"nvml\.Init: |nvml: (?:Driver|Unknown)", message):
+        meaning.cls = "platform/config"  # the plugin's container has lost the driver, or the driver is gone: no card is named
     elif meaning.signature == "k8s-gpu-injection":
         if "version mismatch" in message:
             meaning.cls, meaning.weight = "driver/version-mismatch", 0.9

@@ -256,15 +256,16 @@ def _build(
     single = len(starts) == len(slot)
     backwards = not single and bool((stamps[1:] < stamps[:-1]).any())
     # a view of one row costs half of a slice
-    moments = list(stamps[:, None]) if single else [stamps[begin:stop] for begin, stop in zip(starts.tolist(), ends, strict=True)]
-    numbers_ = list(values[:, None]) if single else [values[begin:stop] for begin, stop in zip(starts.tolist(), ends, strict=True)]
+    spans = [] if single else list(map(slice, starts.tolist(), ends))
+    moments = list(stamps[:, None]) if single else [stamps[span] for span in spans]
+    amounts = list(values[:, None]) if single else [values[span] for span in spans]
     at = None
-    for i, (number, when, what, first, head) in enumerate(zip(present, moments, numbers_, first_lines, heads, strict=True)):
+    for i, (number, when, what, first, head) in enumerate(zip(present, moments, amounts, first_lines, heads, strict=True)):
         (name, field, scale), (text, labels, (home, weak, gpu, device, mig, pod, space)) = keys[number]
         if not single:
             at = None
             if len(when) > 1:
-                at = line[starts[i] : ends[i]]
+                at = line[spans[i]]
                 if backwards and (when[1:] < when[:-1]).any():
                     order = np.argsort(when, kind="stable")
                     when, what, at = when[order], what[order], at[order]

@@ -141,6 +141,9 @@ def _shown(text: str, at: int) -> str:
 def _meaning(name: str, groups: dict[str, str]) -> dict[str, Any]:
     if name == "slurm-drain-set" and groups.get("reason"):
         return reason_meaning(groups["reason"])
+    if name == "slurm-nhc-failed":
+        found = reason_meaning(f"NHC: {groups.get('reason', '')}")
+        return found if found.get("cls") else {"signature": name}
     if name in ("slurm-kill-request", "slurm-cancelled-by") and groups.get("uid") == "0":
         return {"signature": "slurm-cancelled-admin"}
     if name == "slurm-preempted-ctld" and groups.get("how") == "suspended":

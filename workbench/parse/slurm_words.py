@@ -130,7 +130,7 @@ _FAULT = re.compile(
     re.IGNORECASE,
 )
 # XID 79 on GPU 3 | GPU2 | gpu:4
-_GPU = re.compile(r"\bgpu[ :#_-]{0,2}(\d{1,2})\b(?! ?(?:GPUs|gpus|of|count))", re.IGNORECASE)
+_GPU = re.compile(r"\bgpu(?:[ _]id)?[ :#_-]{0,2}(\d{1,2})\b(?! ?(?:GPUs|gpus|of|count))", re.IGNORECASE)
 _PLANNED = re.compile(
     r"firmware|upgrad|maintenance|reserv|updat|\brma\b|replac|rollout|planned|testing|burn.?in|reimag|decommission|move[ds]?\b",
     re.IGNORECASE,
@@ -143,7 +143,8 @@ _WORDS: tuple[tuple[str, str], ...] = (
     ),
     (r"row.?remap|\bECC\b|\becc\b|\bDBE\b|\bdbe\b|uncorrect", "hardware/gpu-memory"),
     (r"nvidia-smi.{0,20}(?:hang|hung|time ?d? ?out)|driver.{0,20}(?:hung|stuck)", "driver/hang"),
-    (r"fall(?:en|ing) off|gpu.{0,12}(?:lost|missing)|GPU.{0,12}(?:lost|missing)|gpu.?count|number of gpus", "hardware/gpu-lost"),
+    (r"fall(?:en|ing) off|gpu.{0,12}(?:lost|missing)|GPU.{0,12}(?:lost|missing)|gpu.?count|number of gpus"
+        r"|expected \d+ gpus|device handle for gpu", "hardware/gpu-lost"),
     (r"nvlink|nvswitch|SXid", "hardware/nvlink"),
     (r"fabric.?manager|imex", "driver/fabric-manager"),
     (r"infiniband|\bib\b|ibstat|mlx5|port .*down|link .*down|hca", "hardware/network-link"),

@@ -117,7 +117,7 @@ SLURM_TABLE = lines(
 # findings of health monitors (NVSentinel, SageMaker HMA) and lines of node controllers (Karpenter), JSON
 HEALTH_RECORD = re.compile(
     r'"(?:[Ee]ntities_?[Ii]mpacted|entitiesimpacted|[Hh]ealth_?[Ee]vent|healthevent|HealthMonitoringAgentDetectionEvent'
-    r'|checkName|diag_level|NodeClaim|nodeclaim)"\s*:|"logger"\s*:\s*"controller|"controller"\s*:\s*"(?:interruption|disruption|node)'
+    r'|checkName|diag_level|NodeClaim|nodeclaim)"\s*:|"health"\s*:\s*"(?:Unh|H)ealthy"|"logger"\s*:\s*"controller|"controller"\s*:\s*"(?:interruption|disruption|node)'
 )
 # DCGM_FI_DEV_GPU_TEMP{gpu="0",…} 41 1754424936.600
 METRIC = re.compile(r"^[a-zA-Z_:][\w:]*(?:\{.*\})? +[-+]?(?:\d[\d.eE+-]*|NaN|Inf)(?: +-?[\d.eE+]+)?(?: *#.*)?\s*$")
@@ -258,6 +258,8 @@ BMC = lines(
     r"FQDD|Timestamp|Message)\s*[:=] ",
     r"-{20,}\s*$",
     r"\s*ID +\| Date +\| Time",
+    # 2026-05-04 11:02:03  CRITICAL  MEM0001  Multi-bit …   (racadm lclog view)
+    r"\s*\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*[\s|]+(?:(?:CRITICAL|WARNING|INFO\w*|Critical|Warning)[\s|]+)?[A-Z]{3}\d{3,4}\b",
 )
 BMC_SURE = (
     "| Asserted",
@@ -272,6 +274,7 @@ BMC_SURE = (
     "MessageID",
     "System Event Log",
     "SEL Record",
+    *(f" {family}{digit}" for family in ("MEM", "PSU", "CPU", "PCI", "RDU", "FAN", "TMP", "PWR", "PDR", "UEFI") for digit in "0137"),
 )
 LAUNCH = re.compile(
     r"^(?:[\w.-]+[$#] |\$ |\+ |# )?(?:\w+=\S+ )*(?:\S*/)?(?:torchrun|srun|sbatch|mpirun|mpiexec|deepspeed|"
