@@ -4,8 +4,9 @@ Turn a folder of evidence into an `Incident`: every document read and parsed, wi
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 from workbench.model import DocumentSummary, Evidence, Parsed, Problem, Verdict
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     import pandas as pd
 
     from workbench.sources.files import Document
     from workbench.triage.windows import Windows
+    from workbench.workers import Workers
 
 __all__ = ["Incident", "IncidentVerdict", "from_documents", "load", "parse_document"]
 
@@ -166,12 +170,8 @@ def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -
     order = 0
     ready: list[tuple[Document, Parsed]] = []
     waiting: list[Document] = []  # logs whose stamps have no year, until the others have told it
-    for document in documents:
-        if isinstance(document, Problem):
-            incident.problems.append(document)
-            continue
-        parsed = _parsed(document, incident)
-        if parsed.facts.get("yearless_stamps") or parsed.facts.get("year_from") == "reference":
+    for document, parsed in _all_parsed(documents, incident):
+        if _needs_year(parsed):
             waiting.append(document)
         else:
             ready.append((document, _without_input(parsed, document)))
@@ -203,18 +203,70 @@ def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -
     return incident
 
 
+# Starting a process costs what parsing a thousand logs of ranks does; large documents cost more to send than to parse.
+_ALONE = 2000
+_BATCH = 64
+
+
+def _all_parsed(documents: Iterable[Document | Problem], incident: Incident) -> Iterator[tuple[Document, Parsed]]:
+    """Yield each document with what its parser found, in order; the logs of a large job are parsed by processes beside this one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers: Workers | None = None
+    logs = 0
+    batch: list[Document] = []
+    answers: list[Future[list[Parsed | Exception]]] = []
+    found: list[tuple[Document, Parsed | tuple[int, int]]] = []  # what was found, or number of the batch and place in it
+    try:
+        for document in documents:
+            if isinstance(document, Problem):
+                incident.problems.append(document)
+            elif document.raw is not None or document.data is not None or cores < 2 or logs < _ALONE:
+                logs += bool(document.lines)
+                parsed = _parsed(document, incident)
+                if not _needs_year(parsed):
+                    _without_input(parsed, document)
+                found.append((document, parsed))
+            else:
+                if workers is None:
+                    from workbench.workers import Workers
+
+                    workers = Workers(min(cores, 16))
+                found.append((document, (len(answers), len(batch))))
+                batch.append(document)
+                if len(batch) == _BATCH:
+                    answers.append(workers.submit(batch))
+                    batch = []
+        if batch and workers is not None:
+            answers.append(workers.submit(batch))
+        for document, result in found:
+            outcome = result if isinstance(result, Parsed) else answers[result[0]].result()[result[1]]
+            yield document, outcome if isinstance(outcome, Parsed) else _failed(document, incident, outcome)
+    finally:
+        if workers is not None:
+            workers.close()
+
+
+def _needs_year(parsed: Parsed) -> bool:
+    return bool(parsed.facts.get("yearless_stamps") or parsed.facts.get("year_from") == "reference")
+
+
 def _parsed(document: Document, incident: Incident, reference: float | None = None) -> Parsed:
     try:
         return parse_document(document, reference)
     except Exception as error:  # a parser's defect must not cost the rest of the evidence
-        what = f"the {document.kind} parser failed: {type(error).__name__}: {error}"
-        incident.problems.append(Problem(document.name, what, "please report this file's format"))
-        return Parsed()
+        return _failed(document, incident, RuntimeError(f"{type(error).__name__}: {error}"))
+
+
+def _failed(document: Document, incident: Incident, error: Exception) -> Parsed:
+    incident.problems.append(
+        Problem(document.name, f"the {document.kind} parser failed: {error}", "please report this file's format")
+    )
+    return Parsed()
 
 
 def _without_input(parsed: Parsed, document: Document) -> Parsed:
     """Let go of the text that a document was parsed from, so that memory holds what was found and not what was read."""
-    parsed.facts.setdefault("has_lines", bool(document.lines))
+    parsed.facts.setdefault("has_lines", bool(document.lines))  # kept when it was let go of before
     document.lines, document.raw, document.data = [], None, None
     return parsed
 
