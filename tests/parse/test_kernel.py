@@ -482,7 +482,7 @@ def test_an_address_gives_way_to_the_name_that_the_caller_knows() -> None:
 
 def test_nodes_of_one_file_share_the_zone_that_one_of_them_tells() -> None:
     parsed = log(
-        "node-a: [Tue Jun  3 22:00:00 2025] audit: type=1400 audit(1748980800.100:12): apparmor=\"STATUS\"\n"
+        'node-a: [Tue Jun  3 22:00:00 2025] audit: type=1400 audit(1748980800.100:12): apparmor="STATUS"\n'
         "node-a: [Tue Jun  3 22:00:05 2025] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
         "node-b: [Tue Jun  3 22:00:07 2025] NVRM: Xid (PCI:0000:4c:00): 48, An uncorrectable double bit error (DBE) has been detected\n"
     )

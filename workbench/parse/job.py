@@ -37,7 +37,9 @@ _LOCAL_SIZE = re.compile(r"(?:node check on (\S+) with )?local_world_size['\"]?[
 _DIAGNOSED = re.compile(r"appear to be running on this host \(([\w.-]+)\)|cuda_diagnostics\.cc:\d+\] hostname: ([\w.-]+)$")
 # Created device /job:worker/replica:0/task:1/device:GPU:5 with 78100 MB memory:  -> device: 5, name: NVIDIA H100 80GB HBM3
 _TF_TASK = re.compile(r"Created device /job:\w+/replica:\d+/task:(\d+)/device:GPU:\d+ ")
-_FRAMEWORK = re.compile(r"torch/distributed/|\.(?:cpp|cc|hpp|cu|h):\d+|launch\.py|site-packages|run\.py:\d+")
+_FRAMEWORK = re.compile(
+    r"torch/distributed/|torch\.distributed\.elastic|\.(?:cpp|cc|hpp|cu|h):\d+|launch\.py|site-packages|run\.py:\d+"
+)
 _SAID = re.compile(r"Error|Exception|error:|what\(\)|Fatal|^\s*free\(|corrupt|SIG|signal|KeyboardInterrupt|DataLoader|skip")
 
 
@@ -344,6 +346,8 @@ def _emit(
         and not head.level
     ):
         lowered = round(row.weight * 0.6, 3)  # words without their exception: quoted, or torn off it
+    elif row.role == "cause" and row.id.startswith(("exc-", "trainer-config")) and head.level in ("DEBUG", "INFO", "WARNING"):
+        lowered = round(row.weight * 0.3, 3)  # a logger that goes on says what it does about a setting
     names = {other.id for other in rows} if row.role != "cause" else set()
     if "job-finished" in names or "process-finished" in names:
         whole = "job-finished" in names

@@ -8,6 +8,7 @@ from typing import Any
 from workbench.model import Event, Gpu, Placement
 from workbench.parse.job_launcher import Failure
 from workbench.parse.job_ranks import attribute
+from workbench.parse.job_spawn import children, recovered, rooms, tasks_of_nodes
 from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, Uttered, add, cut, details, remember
 from workbench.parse.prefix import Prefix
 
@@ -28,6 +29,10 @@ def conclude(job: JobState) -> None:
     _failures(job)
     _exceptions(job)
     _tasks(job)
+    tasks_of_nodes(job)
+    children(job)
+    rooms(job)
+    recovered(job)
     _workers(job)
     _renamed(job)
     _quoted(job)

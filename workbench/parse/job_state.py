@@ -98,7 +98,7 @@ class JobState:
     local_rank: int | None
     attempt: int
     own: bool  # no scanner ran: match here
-    learned: Learned = Learned()
+    learned: Learned = field(default_factory=Learned)
     parsed: Parsed = field(default_factory=Parsed)
     ranks: dict[int, RankState] = field(default_factory=dict)
     progress: list[tuple[float | None, int | None, int | None, float | None, float | None, int]] = field(default_factory=list)

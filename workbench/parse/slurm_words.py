@@ -104,7 +104,7 @@ _REASONS: tuple[tuple[str, str, str | None, float | None], ...] = (
     (r"[Nn]ot responding", "slurm-node-not-responding", None, None),
     (r"[Kk]ill task failed|[Uu]nkillable", "slurm-kill-task-failed", None, None),
     (r"gres/gpu count .*\(0 < \d+\)", "slurm-gres-none", None, None),
-    (r"gres/gpu count .*\(\d+ < \d+\)", "slurm-gres-low", None, None),
+    (r"gres/gpu count .*\(\d+ < \d+\)|^gres/gpu count", "slurm-gres-low", None, None),  # a table may cut the numbers off
     (r"Low RealMemory", "slurm-low-memory", None, None),
     (r"Low TmpDisk", "slurm-low-disk", None, None),
     (r"Low (?:socket|CPU|core|thread)", "slurm-low-cpus", None, None),
@@ -143,8 +143,13 @@ _WORDS: tuple[tuple[str, str], ...] = (
     ),
     (r"row.?remap|\bECC\b|\becc\b|\bDBE\b|\bdbe\b|uncorrect", "hardware/gpu-memory"),
     (r"nvidia-smi.{0,20}(?:hang|hung|time ?d? ?out)|driver.{0,20}(?:hung|stuck)", "driver/hang"),
-    (r"fall(?:en|ing) off|gpu.{0,12}(?:lost|missing)|GPU.{0,12}(?:lost|missing)|gpu.?count|number of gpus"
-        r"|expected \d+ gpus|device handle for gpu", "hardware/gpu-lost"),
+    (
+        (
+            r"fall(?:en|ing) off|gpu.{0,12}(?:lost|missing)|GPU.{0,12}(?:lost|missing)|gpu.?count|number of gpus"
+            r"|expected \d+ gpus|device handle for gpu"
+        ),
+        "hardware/gpu-lost",
+    ),
     (r"nvlink|nvswitch|SXid", "hardware/nvlink"),
     (r"fabric.?manager|imex", "driver/fabric-manager"),
     (r"infiniband|\bib\b|ibstat|mlx5|port .*down|link .*down|hca", "hardware/network-link"),

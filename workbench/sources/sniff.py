@@ -159,7 +159,7 @@ def _text_kind(name: str, text: str) -> str:
         "{" in row or "_" in row.split(" ")[0] for row in metrics
     ):
         return "metrics-text"
-    if _has(plain, rules.FABRIC_SURE) and share(rules.FABRIC) >= 0.3:
+    if _has(plain, rules.FABRIC_SURE) and share(rules.FABRIC) >= 0.3 and ".service - " not in rows[0]:  # the state of the unit
         return "fabricmanager-log"
     if any(rules.SMI_CSV.match(row) and re.search(r"[a-z]\.[a-z]|gpu_|uuid|pstate|driver_v", row) for row in rows[:3]):
         return "smi"

@@ -139,6 +139,8 @@ KUBE_BARE = lines(
 )
 # output of nvidia-smi, dcgmi, lspci, ibstat
 SMI = lines(
+    r"\s*[●○×*] [\w@.-]+\.service(?: - .*)?$",  # systemctl status
+    r"\s+(?:Loaded|Active|Docs|Main PID|Process|Tasks|Memory|CPU|CGroup|TriggeredBy): ",
     r"[|+][-=|+ ].*[|+]\s*$",
     r"\| .*\|\s*$",
     r"NVIDIA-SMI ",
@@ -222,6 +224,7 @@ SMI_SURE = (
     "Recovery Errors:",
     "proc'd: ",
     ": FAULTY",
+    ".service - ",
 )
 # the header of `nvidia-smi --query-gpu=… --format=csv`: timestamp, index, temperature.gpu, power.draw [W]
 _CELL = (
@@ -274,7 +277,11 @@ BMC_SURE = (
     "MessageID",
     "System Event Log",
     "SEL Record",
-    *(f" {family}{digit}" for family in ("MEM", "PSU", "CPU", "PCI", "RDU", "FAN", "TMP", "PWR", "PDR", "UEFI") for digit in "0137"),
+    *(
+        f" {family}{digit}"
+        for family in ("MEM", "PSU", "CPU", "PCI", "RDU", "FAN", "TMP", "PWR", "PDR", "UEFI")
+        for digit in "0137"
+    ),
 )
 LAUNCH = re.compile(
     r"^(?:[\w.-]+[$#] |\$ |\+ |# )?(?:\w+=\S+ )*(?:\S*/)?(?:torchrun|srun|sbatch|mpirun|mpiexec|deepspeed|"
