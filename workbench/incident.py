@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -169,14 +170,17 @@ def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -
     incident = Incident(name=name)
     order = 0
     ready: list[tuple[Document, Parsed]] = []
-    waiting: list[Document] = []  # logs whose stamps have no year, until the others have told it
+    waiting: list[tuple[Document, Parsed]] = []  # logs whose stamps have no year, until the others have told it
     for document, parsed in _all_parsed(documents, incident):
         if _needs_year(parsed):
-            waiting.append(document)
+            waiting.append((document, parsed))
         else:
             ready.append((document, _without_input(parsed, document)))
     reference = _reference([parsed for _, parsed in ready])
-    ready += [(document, _without_input(_parsed(document, incident, reference), document)) for document in waiting]
+    for document, parsed in waiting:
+        problems = len(incident.problems)
+        dated = _parsed(document, incident, reference)
+        ready.append((document, _without_input(parsed if len(incident.problems) > problems else dated, document)))
     for document, parsed in ready:
         for event in parsed.events:
             event.order = order
@@ -283,7 +287,8 @@ def _reference(parts: Sequence[Parsed]) -> float | None:
         ]
 
     times = told("job", "launcher", "kubernetes", "slurm")
-    times += [float(one.times[-1]) for parsed in parts for one in parsed.series[:1] if len(one.times)]
+    last = [float(one.times[-1]) for parsed in parts for one in parsed.series[:1] if len(one.times)]
+    times += [time for time in last if isfinite(time)]  # samples of a page without stamps are of no known time
     times = times or told("kernel", "bmc", "smi")
     return sorted(times)[len(times) // 2] if times else None
 

@@ -394,7 +394,11 @@ def test_objects_that_do_not_name_their_kind_are_told_by_their_shape() -> None:
             "spec": {"nodeName": "node-b", "containers": [{"name": "pytorch"}]},
             "status": {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."},
         },
-        {"metadata": {"name": "node-b"}, "spec": {}, "status": {"nodeInfo": {}, "conditions": [{"type": "Ready", "status": "Unknown"}]}},
+        {
+            "metadata": {"name": "node-b"},
+            "spec": {},
+            "status": {"nodeInfo": {}, "conditions": [{"type": "Ready", "status": "Unknown"}]},
+        },
         {
             "involvedObject": {"kind": "Node", "name": "node-b"},
             "reason": "NodeNotReady",

@@ -337,6 +337,27 @@ class TestWhatCouldNotBeSeen:
         assert verdict.cls == "unknown"
         assert any(entry.status in ("failed", "missing") for entry in verdict.coverage)
 
+    def test_a_page_of_metrics_without_stamps_costs_a_log_without_year_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "node-a.prom").write_text('DCGM_FI_DEV_GPU_TEMP{gpu="5",Hostname="node-a"} 41\n', encoding="utf-8")
+        (tmp_path / "job.log").write_text(
+            "[rank5]: torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\n"
+            "[rank0]:[E824 11:30:02.553112001 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=4481, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600090 milliseconds before "
+            "timing out.\n",
+            encoding="utf-8",
+        )
+        verdict = workbench.load(tmp_path).triage()
+        assert (verdict.cls, verdict.rank) == ("hardware/gpu-memory", 5)
+
+    def test_the_output_of_a_job_may_be_called_launch_log(self, tmp_path: Path) -> None:
+        (tmp_path / "launch.log").write_text(
+            "[rank5]: Traceback (most recent call last):\n"
+            '[rank5]:   File "/w/train.py", line 3, in <module>\n'
+            "[rank5]: KeyError: 'labels'\n",
+            encoding="utf-8",
+        )
+        assert workbench.load(tmp_path).triage().cls == "user/exception"
+
     def test_damaged_evidence_costs_only_itself(self, folder: Folder) -> None:
         folder.kernel(NODES[0], [(600.1, XID_95)])
         folder.peers_lose(NODES[1], 601)

@@ -237,7 +237,9 @@ def _frame(text: str, line: Line) -> _Frame | None:
     if match:
         return _Frame(match.group("name"), match.group("file") or "", line.text, line.no, native=True)
     match = _GDB_FRAME.match(text) or _PYSPY_FRAME.match(text)
-    if match and (match.group("line") or " " not in (match.group("file") or "")):  # "… on node-a (NVIDIA H100 80GB HBM3)" is prose
+    if match and (
+        match.group("line") or " " not in (match.group("file") or "")
+    ):  # "… on node-a (NVIDIA H100 80GB HBM3)" is prose
         path = match.group("file") or ""
         return _Frame(match.group("name"), path, line.text, line.no, native=not path.endswith((".py", ".pyx", ">")))
     return None
@@ -329,4 +331,3 @@ def _waits_in(thread: _Thread) -> tuple[str, _Frame, str]:
     if lock is not None:
         return "stack-lock-wait", lock, lock.name
     return ("stack-user-wait" if idle else "stack-user-code"), thread.frames[0], "unknown"
-

@@ -204,7 +204,11 @@ def _text_kind(name: str, text: str) -> str:
         return "kernel-log"
     if re.search(r"(?:^|/)smi/|nvidia-smi|dcgmi", name) and _has(text, rules.SMI_SURE):
         return "smi"
-    if re.search(r"(?:^|/)launch(?!er)[^/]*$", name) and count <= 30:
+    if (
+        re.search(r"(?:^|/)launch(?!er)[^/]*$", name)
+        and count <= 30
+        and not any(rules.JOB.search(row) or row.lstrip().startswith("Traceback (") for row in rows)
+    ):
         return "launch"
     if re.search(r"kubectl|(?:^|/)(?:get|describe)-(?:pods?|nodes?|events?)|pod-status", name):
         return "kubernetes-text"
