@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -259,6 +260,48 @@ class TestStoreOfTheRendezvous:
         )
         folder.peers_lose(NODES[1], 603)
         assert folder.verdict().cls != "platform/node-lost"
+
+
+def _pod_event(reason: str, message: str, second: int, source: str = "default-scheduler") -> dict[str, object]:
+    stamp = (START + timedelta(seconds=second)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"worker-0.{second}", "namespace": "ml"},
+        "type": "Warning" if reason == "FailedScheduling" else "Normal",
+        "reason": reason,
+        "message": message,
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+        "count": 1,
+        "source": {"component": source},
+        "involvedObject": {"kind": "Pod", "namespace": "ml", "name": "worker-0"},
+    }
+
+
+class TestWaitingIsNotFailing:
+    NO_ROOM = _pod_event("FailedScheduling", "0/6 nodes are available: 6 Insufficient nvidia.com/gpu.", 0)
+    PLACED = _pod_event("Scheduled", "Successfully assigned ml/worker-0 to gpu-node-001", 400)
+    STARTED = _pod_event("Started", "Started container trainer", 420, "kubelet")
+
+    def _verdict(self, root: Path, *events: dict[str, object], log: str = "") -> IncidentVerdict:
+        (root / "events.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": events}), encoding="utf-8")
+        if log:
+            (root / "worker-0.log").write_text(log, encoding="utf-8")
+        return workbench.load(root).triage()
+
+    def test_a_pod_that_found_its_node_later_only_waited(self, tmp_path: Path) -> None:
+        log = "step 10 loss 2.1\nTraceback (most recent call last):\n  File \"/w/train.py\", line 3, in <module>\nKeyError: 'labels'\n"
+        verdict = self._verdict(tmp_path, self.NO_ROOM, self.PLACED, self.STARTED, log=log)
+        assert verdict.cls == "user/exception"
+        assert any(rival.why_not == "the pod started afterwards" for rival in verdict.hypotheses)
+
+    def test_a_pod_that_never_found_one_is_the_schedulers(self, tmp_path: Path) -> None:
+        assert self._verdict(tmp_path, self.NO_ROOM).cls == "platform/scheduler"
+
+    def test_a_pod_that_lost_its_node_and_finds_no_other_is_the_schedulers(self, tmp_path: Path) -> None:
+        again = _pod_event("FailedScheduling", "0/6 nodes are available: 6 Insufficient nvidia.com/gpu.", 900)
+        assert self._verdict(tmp_path, self.PLACED, self.STARTED, again).cls == "platform/scheduler"
 
 
 class TestMemoryKills:

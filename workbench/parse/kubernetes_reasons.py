@@ -181,6 +181,7 @@ RULES: tuple[tuple[str | None, str | None, str], ...] = (
         r"[Pp]od ?[Gg]roup.{0,80}(?:not ready|unschedulable|enough resources)|QuotaReserved=False|assign flavors|PodsReady time",
         "k8s-gang-waiting",
     ),
+    (r"Scheduled|Started", r"^(?:Successfully assigned|Started container|Container started)", "k8s-started"),
     (r"FailedScheduling|Unschedulable|NotTriggerScaleUp|FailedScaleUp|SchedulerError", None, "k8s-failed-scheduling"),
     (r"Failed|FailedPullImage|ErrImagePull|BackOff|ImagePullBackOff", r"failed size validation", "k8s-image-size"),
     (

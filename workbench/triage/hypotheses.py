@@ -295,7 +295,8 @@ def _spread(context: Context, hypothesis: Hypothesis, groups: list[Group], lead:
 def _advice(context: Context, hypothesis: Hypothesis, groups: list[Group]) -> None:
     row = class_row(hypothesis.cls)
     best = max(groups, key=lambda g: g.score)
-    lead = context.row(best.events[0])
+    concluded = context.catalog[best.signature]  # a rule's conclusion may have a row of its own
+    lead = concluded if concluded.cls == hypothesis.cls else context.row(best.events[0])
     own = lead.cls == hypothesis.cls  # a rule may have given the line another meaning than its row has
     hypothesis.retry = (lead.retry if own else "") or row.get("retry") or None
     hypothesis.remediation = (lead.remediation if own else "") or row.get("remediation") or None

@@ -7,7 +7,7 @@ from __future__ import annotations
 from workbench.model import Event, Evidence, Hypothesis, Verdict
 from workbench.triage.build import build_context
 from workbench.triage.confidence import calibrate
-from workbench.triage.context import Context
+from workbench.triage.context import JOB_SOURCES, Context
 from workbench.triage.coverage import assess_coverage
 from workbench.triage.degraded import find_degraded
 from workbench.triage.groups import build_groups
@@ -91,6 +91,7 @@ def _share(verdict: Verdict) -> None:
 
 def _roles(context: Context, best: Hypothesis) -> list[Event]:
     events = []
+    said: set[tuple[str, str | None, int | None, str]] = set()
     for event in best.evidence:
         if best.cls in ("unknown", "none"):
             event.role = context.role(event) if context.role(event) != "cause" else "context"
@@ -100,6 +101,12 @@ def _roles(context: Context, best: Hypothesis) -> list[Event]:
             event.role = (
                 "cause" if event.data.get("carries") or not any(e.data.get("carries") for e in best.evidence) else "context"
             )
+            # what a process says a second time, in other words, is the report of what it said first
+            if event.source in JOB_SOURCES:
+                again = (event.signature, event.node, event.rank, event.file)
+                if again in said:
+                    event.role = "context"
+                said.add(again)
         event.cls = context.cls(event)
         events.append(event)
     begin = context.start - context.windows.before_start if context.start is not None else None

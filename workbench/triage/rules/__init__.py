@@ -18,6 +18,7 @@ __all__ = ["RULES", "Outcome", "apply_rules"]
 
 RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     platform.other_workloads,
+    platform.started_after,
     platform.memory_kills,
     platform.lost_nodes,
     platform.file_servers,

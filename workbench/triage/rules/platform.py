@@ -9,7 +9,16 @@ from workbench.model import Event
 from workbench.triage.context import Context, life_of
 from workbench.triage.rules.outcome import Outcome
 
-__all__ = ["file_servers", "lost_nodes", "lost_store", "memory_kills", "other_workloads", "quoted_lines", "superseded_mismatch"]
+__all__ = [
+    "file_servers",
+    "lost_nodes",
+    "lost_store",
+    "memory_kills",
+    "other_workloads",
+    "quoted_lines",
+    "started_after",
+    "superseded_mismatch",
+]
 
 _EXIT_9 = (
     "elastic-exit",
@@ -33,6 +42,32 @@ def other_workloads(context: Context, outcome: Outcome) -> None:
             and (pods & context.other_pods or group.signature.startswith("k8s-evict"))
         ):
             group.dismiss(f"pod {sorted(pods)[0]} is not one of the job's")
+
+
+# what keeps a pod from its node, and what keeps its containers from starting there
+_PLACING = ("k8s-failed-scheduling", "k8s-gang-waiting")
+_STARTING = ("k8s-mount", "k8s-image", "k8s-sandbox", "k8s-gpu-injection", "k8s-allocate-failed")
+
+
+def started_after(context: Context, outcome: Outcome) -> None:
+    """A pod that found its node, or whose container started, afterwards had only to wait: nothing of that ended the job."""
+    placed: dict[str, float] = {}
+    started: dict[str, float] = {}
+    for event in context.events:
+        if event.signature == "k8s-started" and event.time is not None and event.data.get("pod"):
+            pod, last = str(event.data["pod"]), event.last or event.time
+            placed[pod] = max(last, placed.get(pod, last))
+            if event.data.get("reason") == "Started":
+                started[pod] = max(last, started.get(pod, last))
+    for group in outcome.alive(*_PLACING, *_STARTING):
+        after = placed if group.signature.startswith(_PLACING) else started
+        over = [
+            event
+            for event in group.events
+            if event.time is not None and after.get(str(event.data.get("pod")), float("-inf")) > (event.last or event.time)
+        ]
+        if len(over) == len(group.events):
+            group.dismiss("the pod started afterwards")
 
 
 def memory_kills(context: Context, outcome: Outcome) -> None:
