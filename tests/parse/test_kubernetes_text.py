@@ -61,6 +61,7 @@ def test_tables() -> None:
         ("k8s-node-unschedulable", "gpu-04", 8),
         ("k8s-failed-scheduling", None, 11),
         ("k8s-node-not-ready", "gpu-04", 12),
+        ("k8s-started", None, 13),
     }
 
 
@@ -120,6 +121,7 @@ def test_events_of_a_pod_that_was_assigned_go_on_after_a_message_of_several_line
         file="d",
     )
     assert [(event.signature, event.node, event.line) for event in parsed.events] == [
+        ("k8s-started", "node-a", 4),
         ("k8s-mount", "node-a", 5),
         ("k8s-mount", "node-a", 8),
     ]

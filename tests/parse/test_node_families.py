@@ -280,7 +280,8 @@ def test_rows_without_a_header() -> None:
         '2023-12-15T19:24:02Z [Warning] Failed to pull image "x": write /var/lib/x: no space left on device\n'
     )
     assert kind_of("events.txt", text.encode()) == "kubernetes-text"
-    (event,) = parse_describe(lines(text), file="x").events
+    started, event = parse_describe(lines(text), file="x").events
+    assert started.signature == "k8s-started"
     assert (event.signature, event.node, event.time) == ("k8s-image-pull", "node-a", 1702668242.0)
     assert bare_event("2023-12-15 [Warning] x") is None
     assert reason_of("Node gpu-7 status is now: NodeNotReady") == "NodeNotReady"
