@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from workbench.catalog import signatures
@@ -580,6 +580,7 @@ ROWS = st.tuples(
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(ROWS, max_size=14))
+@example([("GPU_UTIL", 0, "b", False, [0.0]), ("SM_CLOCK", 0, "a", False, [0.0, -1.0, -1.0])])
 def test_no_combination_of_series_raises(rows):
     """Fields missing, lengths uneven, nonsense in the values: events or none, never an exception."""
     series = []

@@ -82,7 +82,8 @@ def _throttling(grid: Grid) -> Iterator[Event]:
         )
         heat = top >= min(slow, HOT_CORE + 2) or hbm >= HOT_HBM or bool(bits & (HW_THERMAL | SW_THERMAL)) or grew > 1e6
         rising = len(before) > 0 and top - float(np.median(before)) >= WARM_RISE and top >= HOT_CORE - 5
-        ratio = deep / float(usual[row])
+        # a clock that usually reads 0 or less was not measured: no drop can be told
+        ratio = deep / float(usual[row]) if usual[row] > 0.0 else 1.0
         braked = "metric-power-brake" if bits & (POWER_BRAKE | HW_SLOWDOWN) else "metric-clock-drop"
         signature = "metric-thermal" if heat or rising else braked
         number = numbers[row]
