@@ -580,6 +580,7 @@ ROWS = st.tuples(
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(ROWS, max_size=14))
+@example([("FB_USED", 0, "a", False, [0.0]), ("FB_FREE", 0, "a", False, [0.0])])
 @example([("GPU_UTIL", 0, "b", False, [0.0]), ("SM_CLOCK", 0, "a", False, [0.0, -1.0, -1.0])])
 def test_no_combination_of_series_raises(rows):
     """Fields missing, lengths uneven, nonsense in the values: events or none, never an exception."""

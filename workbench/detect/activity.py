@@ -105,7 +105,7 @@ def _framebuffer(grid: Grid) -> Iterator[Event]:
         if np.isnan(size[row]) and (found := _SIZE.search(entity.model)):
             size[row] = float(found[1]) * 1024  # MiB; the usable part is up to 2 % less or, on HBM cards, a little more
         peak = float(known.max())
-        full = peak >= FB_FULL * size[row]
+        full = size[row] > 0.0 and peak >= FB_FULL * size[row]
         if not full:
             continue
         usual = float(np.median(known[known > 0.05 * peak]))
