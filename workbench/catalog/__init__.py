@@ -22,7 +22,6 @@ __all__ = ["Signature", "Signatures", "scan_patterns", "signatures", "table"]
 HERE = Path(__file__).parent
 _SCOPES = ("gpu", "node", "rank", "job", "platform", "link", "")
 _AT_FAULT = ("gpu", "node", "rank", "job", "platform", "")
-_FLAGS = re.compile(r"\(\?[aiLmsux]+\)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 from workbench import catalog
 from workbench.model import Event, Gpu, Line, Parsed, Problem
 from workbench.parse import ids, xid
+from workbench.parse.text import MONTHS
 
 __all__ = ["parse_bmc"]
 
@@ -44,8 +45,6 @@ _BMC_XID = re.compile(
     r"(?:\[\w*\])*\s*\bXID[ :]\s*(?P<code>\d{1,3})\b[ ,:]*(?P<detail>.*)"
 )
 _GPU_NAME = re.compile(r"\bGPU(?:_SXM)?[_ ]?(\d+)\b")
-_BURST = 5.0  # seconds within which the same observation of the same part is one
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _ZONES = {"UTC": 0, "GMT": 0, "Z": 0, "CDT": -5, "CST": -6, "EDT": -4, "EST": -5, "MDT": -6, "MST": -7, "PDT": -7, "PST": -8}
 _ZONES |= {"CET": 1, "CEST": 2, "JST": 9, "KST": 9}
 # What a record says → signature, first fit. "Deasserted" ends a state and is never a fault.
@@ -185,7 +184,7 @@ def _moment(date: str, time: str, zone: str | None) -> tuple[float | None, bool]
             year, month, day = (int(part) for part in date.split("-"))
         elif "-" in date:
             name, dd, yy = date.split("-")
-            year, month, day = int(yy), _MONTHS.index(name.lower()) + 1, int(dd)
+            year, month, day = int(yy), MONTHS.get(name.title(), 0), int(dd)
         else:
             month, day, year = (int(part) for part in date.split("/"))  # controllers print the American order
             if month > 12 >= day:

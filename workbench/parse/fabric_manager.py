@@ -11,6 +11,7 @@ from workbench.model import Event, Gpu, Line, Parsed
 from workbench.parse import ids
 from workbench.parse.kernel_clock import resolve
 from workbench.parse.kernel_stamps import split
+from workbench.parse.text import MONTHS
 
 __all__ = ["parse_fabric_manager"]
 
@@ -36,13 +37,12 @@ _NAMES = (
 )
 # IMEX version 570.00 is running with the following configuration options
 _IMEX = re.compile(r"\bIMEX (?:version|Log initializing|[Ll]ibrary)|nvidia-imex")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 def _time(found: re.Match[str]) -> float | None:
     try:
         return datetime(
-            int(found[3]), _MONTHS.index(found[1]) + 1, int(found[2]), int(found[4]), int(found[5]), int(found[6]), tzinfo=UTC
+            int(found[3]), MONTHS.get(found[1], 0), int(found[2]), int(found[4]), int(found[5]), int(found[6]), tzinfo=UTC
         ).timestamp()
     except ValueError:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 from workbench.model import Condition, Event, Gpu, Line, Parsed, Placement
 from workbench.parse import ids
 from workbench.parse.kubernetes_loose import said_by_container
-from workbench.parse.kubernetes_reasons import classify, epoch, parse_quantity
+from workbench.parse.kubernetes_reasons import Meaning, classify, epoch, parse_quantity
 
 __all__ = ["parse_pod", "pod_identity"]
 
@@ -202,39 +202,24 @@ def _status(status: Mapping[str, Any], base: Mapping[str, Any], node: str | None
             part.conditions.append(Condition(kind, state, node, "pod", True, since, why, said))
             meaning = classify(why, said, kind="Pod")
             if meaning:
-                event = Event(
-                    meaning.signature,
-                    "kubernetes",
-                    f"pod/{pod} DisruptionTarget {why}: {said}",
-                    since,
-                    data={"reason": why, "needle": said or why},
-                )
-                part.events.append(meaning.apply(event))
+                part.events.append(_told(meaning, f"pod/{pod} DisruptionTarget", why, said, since))
         elif kind == "PodScheduled" and state == "False":
             part.conditions.append(Condition(kind, state, None, "pod", True, since, why, said))
             meaning = classify("FailedScheduling" if why in ("Unschedulable", "SchedulerError") else why, said, kind="Pod")
             if meaning and why != "SchedulingGated":
-                event = Event(
-                    meaning.signature,
-                    "kubernetes",
-                    f"pod/{pod} PodScheduled=False {why}: {said}",
-                    since,
-                    data={"reason": why, "needle": said or why},
-                )
-                part.events.append(meaning.apply(event))
+                part.events.append(_told(meaning, f"pod/{pod} PodScheduled=False", why, said, since))
         elif kind in ("Ready", "ContainersReady") and state == "False" and facts["phase"] == "Failed":
             when = when or since
     if reason:
         meaning = classify(reason, message, kind="Pod")
         if meaning and meaning.signature != "k8s-warning":
-            event = Event(
-                meaning.signature,
-                "kubernetes",
-                f"pod/{pod} {facts['phase']} {reason}: {message}",
-                when,
-                data={"reason": reason, "needle": message or reason},
-            )
-            part.events.append(meaning.apply(event))
+            part.events.append(_told(meaning, f"pod/{pod} {facts['phase']}", reason, message, when))
+
+
+def _told(meaning: Meaning, what: str, why: str, said: str, time: float | None) -> Event:
+    """Return the event of a pod's state: what it is, the reason that Kubernetes gives, and its message."""
+    data = {"reason": why, "needle": said or why}
+    return meaning.apply(Event(meaning.signature, "kubernetes", f"{what} {why}: {said}", time, data=data))
 
 
 def _container(raw: Mapping[str, Any], base: Mapping[str, Any], node: str | None, part: Parsed, facts: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from workbench.parse.json_record import record_of
+from workbench.parse.text import MONTHS
 
 __all__ = ["Context", "Prefix", "context", "split_prefix"]
 
@@ -52,7 +53,6 @@ _LEVELS = {
     "DEBUG": "DEBUG", "INFO": "INFO", "WARN": "WARNING", "WARNING": "WARNING", "ERROR": "ERROR", "CRITICAL": "CRITICAL",
     "FATAL": "CRITICAL", "TRACE": "DEBUG", "NOTICE": "INFO", "ERR": "ERROR",
 }  # fmt: skip
-_MONTHS = {name: number for number, name in enumerate(re.findall("...", "JanFebMarAprMayJunJulAugSepOctNovDec"), 1)}
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 # ESC lost on the way: "[36m(main_task pid=210500)[0m text"
 _BARE_ANSI = re.compile(r"\[\d{1,3}(?:;\d{1,3})*m")
@@ -235,10 +235,10 @@ def _time(head: Prefix, text: str, at: int, year: int | None) -> int:
         return found.end()
     if first.isupper():
         if found := _CTIME.match(text, at):
-            _stamp(head, int(found[8]), _MONTHS.get(found[1], 0), int(found[2]), found.group(3, 4, 5, 6))
+            _stamp(head, int(found[8]), MONTHS.get(found[1], 0), int(found[2]), found.group(3, 4, 5, 6))
             return found.end()
-        if (found := _SYSLOG.match(text, at)) and found[1] in _MONTHS:
-            _stamp(head, year, _MONTHS[found[1]], int(found[2]), found.group(3, 4, 5, 6))
+        if (found := _SYSLOG.match(text, at)) and found[1] in MONTHS:
+            _stamp(head, year, MONTHS[found[1]], int(found[2]), found.group(3, 4, 5, 6))
             head.yearless = True
             head.node = head.node or found[7]
             head.pid = int(found[9]) if found[9] else head.pid

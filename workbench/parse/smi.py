@@ -16,6 +16,7 @@ from workbench.parse.imex_ctl import read_imex
 from workbench.parse.smi_doc import Document, Out, Row, documents, number
 from workbench.parse.smi_query import Reading, read_csv, read_list, read_text, read_xml
 from workbench.parse.smi_rules import judge, judge_errors
+from workbench.parse.text import MONTHS
 
 __all__ = ["parse_smi"]
 
@@ -29,7 +30,6 @@ _PROCESS = re.compile(
 )
 # "Fri Oct 25 11:35:11 2024" | "Timestamp      : Wed Jun  7 19:32:16 2023"
 _DATE = re.compile(r"(?:Timestamp\s+: )?[A-Z][a-z]{2} ([A-Z][a-z]{2})\s+(\d{1,2}) (\d{2}):(\d{2}):(\d{2}) (\d{4})\s*$")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _CODES = {"unknown error": 999, "gpu is lost": 15, "gpu requires reset": 16}
 
 
@@ -60,7 +60,7 @@ def _context(doc: Document, at: int, out: Out) -> int:
     """Take versions, the time of the snapshot and NVML's own version from lines that are no event."""
     text = doc.rows[at].text
     if date := _DATE.match(text):
-        month = _MONTHS.index(date[1]) + 1 if date[1] in _MONTHS else 1
+        month = MONTHS.get(date[1], 1)
         # nvidia-smi prints the node's local time without its zone: a fact about the document, too weak to stamp events with
         parts = (int(date[6]), month, int(date[2]), int(date[3]), int(date[4]), int(date[5]))
         out.parsed.facts.setdefault("captured", float(calendar.timegm((*parts, 0, 0, 0))))

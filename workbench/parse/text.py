@@ -7,8 +7,9 @@ from itertools import accumulate
 
 from workbench.model import Line
 
-__all__ = ["TEXT", "clean", "split_lines"]
+__all__ = ["MONTHS", "TEXT", "clean", "split_lines"]
 
+MONTHS = {name: number for number, name in enumerate(re.findall("...", "JanFebMarAprMayJunJulAugSepOctNovDec"), 1)}
 TEXT = 64 << 10  # bytes of a line that are kept
 
 # \x1b[1;31m, \x1b]0;title\x07, \x1b(B
