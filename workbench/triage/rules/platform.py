@@ -201,13 +201,15 @@ def lost_store(context: Context, outcome: Outcome) -> None:
     remotes = {found["address"] for event in lost if (found := _REMOTE.search(event.text))}
     if len(remotes) != 1 or len({event.node for event in lost}) < 2 or any(group.score >= 0.5 for group in outcome.alive()):
         return
-    first = min(
+    began = min(event.time for event in lost if event.time is not None)
+    errors = [
         event.time
         for event in context.events
         if event.time is not None and event.source in ("job", "launcher") and context.role(event) in ("cause", "symptom")
-    )
-    began = min(event.time for event in lost if event.time is not None)
-    if began > first + 2.0:  # a closed connection is noticed within a second or two, by the ranks as by the agents
+    ]
+    if (
+        began > min(errors, default=began) + 2.0
+    ):  # a closed connection is noticed within a second or two, by the ranks as by the agents
         return
     address = remotes.pop()
     ends = {str(document.facts.get("rdzv_endpoint") or "").rpartition(":")[0] for document in context.incident.documents} - {""}
