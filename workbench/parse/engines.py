@@ -10,6 +10,7 @@ import re
 import sys
 import tempfile
 import threading
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ __all__ = ["Engine", "cache_folder", "engine"]
 _SMALL = 8 << 10  # bytes below which a first stage does not pay
 _REACH = 64 << 10  # how far a signature reaches within a line that is longer
 _PER_SPOT = 1200  # a line put to the expressions by itself costs about as much as so many bytes of a whole block
-_FORMAT = 6  # counts up when `patterns.for_blocks`, `gate` or the layout of the cached file changes
+_FORMAT = 7  # counts up when `patterns.for_blocks`, `gate` or the layout of the cached file changes
 
 
 class Engine(Protocol):
@@ -194,7 +195,12 @@ class _Hyperscan:
         scratch: Any,
         found: list[tuple[int, int]],
     ) -> None:
+        # The lines of a block together: the first call after a block of the first stage finds its tables out of the cache.
         done = start
+        begins: list[int] = []
+        rows: list[memoryview] = []
+        edges: list[int] = []  # where each begins in the joined text
+        total = 0
         for spot in sorted(spots):
             at = start + spot
             if text[at - 1] == 10:
@@ -205,7 +211,17 @@ class _Hyperscan:
             done = text.find(b"\n", at - 1, min(stop, at + _REACH))
             if done < 0:
                 done = min(stop, at + _REACH)
-            self._run(view, begin, done, scratch, found)
+            begins.append(begin)
+            rows.append(view[begin:done])
+            edges.append(total)
+            total += done - begin + 1
+        if not rows:
+            return
+        joined: list[tuple[int, int]] = []
+        self._run(memoryview(b"\n".join(rows)), 0, total - 1, scratch, joined)
+        for end, index in joined:
+            place = bisect_left(edges, end) - 1
+            found.append((end - edges[place] + begins[place], index))
 
     def _run(self, view: memoryview, start: int, stop: int, scratch: Any, found: list[tuple[int, int]]) -> None:
         append = found.append

@@ -48,6 +48,7 @@ class _How:
 _NARROW = _How(24, 4)
 _WIDE = _How(400, 32, edges=True)
 _COMMON = _How(96, 4, edges=True, common=True)
+_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _SELDOM = 3  # times in the sample of ordinary logs
 _NO_WORD = [bytes([byte]) for byte in range(256) if byte not in WORD]
 _Text = frozenset[bytes]  # its rare pieces: any one of them will do
@@ -113,15 +114,21 @@ def _ordinary() -> bytes:
 
 @lru_cache(maxsize=1)
 def _triples() -> tuple[Counter[bytes], int]:
-    text = _ordinary()
+    text = _one_digit(_ordinary())
     counts = Counter(text[at : at + 3] for at in range(len(text) - 2))
     return counts, sum(counts.values())
+
+
+def _one_digit(text: bytes) -> bytes:
+    # one number is as frequent as another: " 429" is a step, a port and a rank
+    return text.translate(_DIGITS)
 
 
 @cache
 def _score(text: bytes) -> float:
     """Return how rare a text is in ordinary logs (the lower, the rarer); 0 when they contain it."""
-    if text in _ordinary():
+    text = _one_digit(text)
+    if text in _one_digit(_ordinary()):
         return 0.0
     counts, total = _triples()
     return sum(math.log((counts.get(text[at : at + 3], 0) + 0.2) / total) for at in range(len(text) - 2))

@@ -40,5 +40,6 @@ May  4 11:02:03 gpu-node-012 containerd[1823]: time="2026-05-04T11:02:03Z" level
  version, please use another one instead; this is not available for all requests with that value and was set to the default. warnings.warn(
 Loading checkpoint shards, downloading tokenizer file from cache: using device map auto, processed 12 files in 3.1s, saved model state to
  /mnt/out/checkpoints/step_4800/pytorch_model.bin, started process group with backend nccl, launching workers, elapsed time
+I0000 00:00:1777892523.123456 10231 service.cc:148] XLA service initialized, device_compiler.h:186] Compiled cluster using XLA, utils.cu:12]
 gpu-node-012:10231:10231 [3] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB bond0:10.0.0.12 NET/Plugin UCX contains no port, table found
 """
