@@ -59,10 +59,10 @@ def test_the_work_of_a_process_that_was_killed_is_done_here(large_job: Path) -> 
     documents = [found for found in read_evidence([large_job / "logs" / "rank-02293.log"]) if isinstance(found, Document)]
     workers = Workers(1)
     try:
-        (before,) = workers.submit(documents).result(timeout=60)
+        (before,) = workers.parse(documents).result(timeout=60)
         workers._all[0].kill()
         workers._all[0].wait()
-        (after,) = workers.submit(documents).result(timeout=60)
+        (after,) = workers.parse(documents).result(timeout=60)
     finally:
         workers.close()
     assert isinstance(before, Parsed)

@@ -4,7 +4,6 @@ Turn a folder of evidence into an `Incident`: every document read and parsed, wi
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -23,9 +22,9 @@ if TYPE_CHECKING:
 
     from workbench.sources.files import Document
     from workbench.triage.windows import Windows
-    from workbench.workers import Workers
+    from workbench.workers import Outcome
 
-__all__ = ["Incident", "IncidentVerdict", "from_documents", "load", "parse_document"]
+__all__ = ["Incident", "IncidentVerdict", "from_documents", "load", "needs_year", "parse_document", "without_input"]
 
 
 class IncidentVerdict(Verdict):
@@ -152,7 +151,10 @@ def load(*paths: str | Path, progress: Callable[..., None] | None = None, stdin:
         A path does not exist.
     """
     from workbench.errors import SourceUnavailable
-    from workbench.sources.files import read_evidence
+    from workbench.sources.files import nothing, read_files
+    from workbench.sources.survey import Limits, survey
+    from workbench.sources.walk import find
+    from workbench.workers import cores, read_parsed
 
     for path in paths:
         if str(path) != "-" and not Path(path).exists():
@@ -160,27 +162,39 @@ def load(*paths: str | Path, progress: Callable[..., None] | None = None, stdin:
                 f"{path}: no such file or folder",
                 hint="give a folder of evidence, a log file, an archive, or - for standard input",
             )
-    return from_documents(
-        read_evidence([str(path) for path in paths], progress=progress, stdin=stdin), name=" ".join(str(path) for path in paths)
-    )
+    incident = Incident(name=" ".join(str(path) for path in paths))
+    limits = Limits()
+    found, incident.problems = find([str(path) for path in paths], limits.files)
+    if not found and not incident.problems:
+        incident.problems.append(nothing([str(path) for path in paths]))
+    about = survey(found, limits)
+    if len(found) >= _MANY and cores() > 1:
+        return _assembled(_sound(read_parsed(found, about, progress), incident), incident)
+    return _assembled(_all_parsed(read_files(found, about, progress=progress, stdin=stdin), incident), incident)
 
 
 def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -> Incident:
     """Parse documents into an `Incident`; the live sources of a site give the same documents as a folder."""
     incident = Incident(name=name)
+    return _assembled(_all_parsed(documents, incident), incident)
+
+
+def _assembled(found: Iterable[tuple[Document, Parsed]], incident: Incident) -> Incident:
     order = 0
     ready: list[tuple[Document, Parsed]] = []
     waiting: list[tuple[Document, Parsed]] = []  # logs whose stamps have no year, until the others have told it
-    for document, parsed in _all_parsed(documents, incident):
-        if _needs_year(parsed):
+    for document, parsed in found:
+        if needs_year(parsed):
             waiting.append((document, parsed))
         else:
-            ready.append((document, _without_input(parsed, document)))
+            ready.append((document, parsed))
+            without_input(parsed, document)
     reference = _reference([parsed for _, parsed in ready])
     for document, parsed in waiting:
         problems = len(incident.problems)
         dated = _parsed(document, incident, reference)
-        ready.append((document, _without_input(parsed if len(incident.problems) > problems else dated, document)))
+        ready.append((document, parsed if len(incident.problems) > problems else dated))
+        without_input(ready[-1][1], document)
     for document, parsed in ready:
         for event in parsed.events:
             event.order = order
@@ -208,13 +222,14 @@ def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -
 
 
 # Starting a process costs what parsing a thousand logs of ranks does; large documents cost more to send than to parse.
-_ALONE = 2000
-_BATCH = 64
+_MANY = 2000
 
 
 def _all_parsed(documents: Iterable[Document | Problem], incident: Incident) -> Iterator[tuple[Document, Parsed]]:
-    """Yield each document with what its parser found, in order; the logs of a large job are parsed by processes beside this one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Yield each document with what its parser found, in order; when an archive holds the logs of a large job, processes parse them."""
+    from workbench.workers import BATCH, Workers, cores
+
+    spare = cores() > 1
     workers: Workers | None = None
     logs = 0
     batch: list[Document] = []
@@ -224,24 +239,21 @@ def _all_parsed(documents: Iterable[Document | Problem], incident: Incident) -> 
         for document in documents:
             if isinstance(document, Problem):
                 incident.problems.append(document)
-            elif document.raw is not None or document.data is not None or cores < 2 or logs < _ALONE:
+            elif document.raw is not None or document.data is not None or not spare or logs < _MANY:
                 logs += bool(document.lines)
                 parsed = _parsed(document, incident)
-                if not _needs_year(parsed):
-                    _without_input(parsed, document)
+                if not needs_year(parsed):
+                    without_input(parsed, document)
                 found.append((document, parsed))
             else:
-                if workers is None:
-                    from workbench.workers import Workers
-
-                    workers = Workers(min(cores, 16))
+                workers = workers or Workers(min(cores(), 16))
                 found.append((document, (len(answers), len(batch))))
                 batch.append(document)
-                if len(batch) == _BATCH:
-                    answers.append(workers.submit(batch))
+                if len(batch) == BATCH:
+                    answers.append(workers.parse(batch))
                     batch = []
         if batch and workers is not None:
-            answers.append(workers.submit(batch))
+            answers.append(workers.parse(batch))
         for document, result in found:
             outcome = result if isinstance(result, Parsed) else answers[result[0]].result()[result[1]]
             yield document, outcome if isinstance(outcome, Parsed) else _failed(document, incident, outcome)
@@ -250,7 +262,18 @@ def _all_parsed(documents: Iterable[Document | Problem], incident: Incident) -> 
             workers.close()
 
 
-def _needs_year(parsed: Parsed) -> bool:
+def _sound(outcomes: Iterable[Outcome], incident: Incident) -> Iterator[tuple[Document, Parsed]]:
+    """Yield the documents that were read, each with what its parser found; note what was not."""
+    for outcome in outcomes:
+        if isinstance(outcome, Problem):
+            incident.problems.append(outcome)
+        else:
+            document, result = outcome
+            yield document, result if isinstance(result, Parsed) else _failed(document, incident, result)
+
+
+def needs_year(parsed: Parsed) -> bool:
+    """Tell whether a log's stamps have no year, so that it must be read again when the other evidence has told it."""
     return bool(parsed.facts.get("yearless_stamps") or parsed.facts.get("year_from") == "reference")
 
 
@@ -268,11 +291,11 @@ def _failed(document: Document, incident: Incident, error: Exception) -> Parsed:
     return Parsed()
 
 
-def _without_input(parsed: Parsed, document: Document) -> Parsed:
+def without_input(parsed: Parsed | Exception, document: Document) -> None:
     """Let go of the text that a document was parsed from, so that memory holds what was found and not what was read."""
-    parsed.facts.setdefault("has_lines", bool(document.lines))  # kept when it was let go of before
+    if isinstance(parsed, Parsed):
+        parsed.facts.setdefault("has_lines", bool(document.lines))  # kept when it was let go of before
     document.lines, document.raw, document.data = [], None, None
-    return parsed
 
 
 def _reference(parts: Sequence[Parsed]) -> float | None:

@@ -1,5 +1,5 @@
 """
-Turn documents into what their parsers found, in processes beside this one, so that the logs of thousands of ranks use all cores.
+Turn files and documents into what their parsers found, in processes beside this one, so that the logs of thousands of ranks use all cores.
 
 The processes are started as programs and spoken to over pipes, not forked: forking beside the threads that read files can lock up, and
 the spawn of `multiprocessing` runs the main script of whoever calls us a second time.
@@ -7,19 +7,31 @@ the spawn of `multiprocessing` runs the main script of whoever calls us a second
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 if TYPE_CHECKING:
-    from workbench.model import Parsed
-    from workbench.sources.files import Document
+    from workbench.model import Parsed, Problem
+    from workbench.sources.files import Document, Progress
+    from workbench.sources.survey import Survey
+    from workbench.sources.walk import Found
 
-__all__ = ["Workers", "serve"]
+__all__ = ["Outcome", "Workers", "cores", "read_parsed", "serve"]
+
+Outcome: TypeAlias = (
+    "tuple[Document, Parsed | Exception] | Problem"  # a document and what its parser found or met; or what could not be read
+)
+
+BATCH = 64  # files or documents handed to a process at a time
+_LARGE = 256 << 20  # a file that this process scans itself, with threads
 
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from workbench.workers import serve; serve()"
 
@@ -53,19 +65,23 @@ class Workers:
             self._idle.put(process)
         self._threads = ThreadPoolExecutor(count)
 
-    def submit(self, documents: Sequence[Document]) -> Future[list[Parsed | Exception]]:
+    def parse(self, documents: Sequence[Document]) -> Future[list[Parsed | Exception]]:
         """Return, in time, one result a document: what its parser found, or the exception that it met."""
-        return self._threads.submit(self._ask, list(documents))
+        return self._threads.submit(self._ask, None, list(documents))
 
-    def _ask(self, documents: list[Document]) -> list[Parsed | Exception]:
+    def read(self, files: Sequence[Found], about: Survey) -> Future[list[Outcome]]:
+        """Return, in time, what some files hold, in their order, without the text itself."""
+        return self._threads.submit(self._ask, about, list(files))
+
+    def _ask(self, about: Survey | None, items: list[Any]) -> list[Any]:
         process = self._idle.get()
         try:
             pipe = cast(_Pipe, process)
-            pickle.dump(documents, pipe.stdin, pickle.HIGHEST_PROTOCOL)
+            pickle.dump((about, items), pipe.stdin, pickle.HIGHEST_PROTOCOL)
             pipe.stdin.flush()
-            return cast("list[Parsed | Exception]", pickle.load(pipe.stdout))  # noqa: S301 - our own process wrote it
+            return cast("list[Any]", pickle.load(pipe.stdout))  # noqa: S301 - our own process wrote it
         except (OSError, EOFError, pickle.PickleError):
-            return [_parse(document) for document in documents]  # the process died (killed for memory, say): do its work here
+            return _work(about, items)  # the process died (killed for memory, say): do its work here
         finally:
             self._idle.put(process)
 
@@ -85,19 +101,99 @@ class Workers:
 
 def serve() -> None:
     """Answer batches from stdin on stdout until there are no more: what a worker process runs."""
-    import os
     import signal
 
+    from workbench.parse.scan_part import use_numpy
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked; it closes our stdin
+    use_numpy()  # its import pays here: whoever starts a process has a lot to read
     ask, answer = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing that a library prints may get into the answers
     while True:
         try:
-            documents = pickle.load(ask)  # noqa: S301 - the process that started us wrote it
+            about, items = pickle.load(ask)  # noqa: S301 - the process that started us wrote it
         except EOFError:
             return
-        pickle.dump([_parse(document) for document in documents], answer, pickle.HIGHEST_PROTOCOL)
+        pickle.dump(_work(about, items), answer, pickle.HIGHEST_PROTOCOL)
         answer.flush()
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def read_parsed(found: Sequence[Found], about: Survey, progress: Progress | None = None) -> Iterator[Outcome]:
+    """
+    Yield what the files of a large incident hold, in their order: logs are read and parsed by processes, the rest by this one.
+
+    Metrics and structured documents cost more to send than to parse, and one large log is read faster by threads.
+    """
+    from workbench.sources.survey import has_no_lines
+
+    lock = Lock()
+    done = 0
+
+    def advance(more: int, name: str) -> None:
+        nonlocal done
+        with lock:
+            done += more
+            if progress:
+                progress(done, about.total, name)
+
+    parts: list[Future[list[Outcome]] | list[Outcome]] = []
+    own: list[tuple[int, Found]] = []
+    batch: list[Found] = []
+    workers = Workers(min(cores(), 16))
+
+    def send() -> None:
+        if batch:
+            size, name = sum(each.size for each in batch), batch[-1].name
+            answer = workers.read(batch, about)
+            answer.add_done_callback(lambda _: advance(size, name))
+            parts.append(answer)
+            batch.clear()
+
+    try:
+        for each in found:
+            if has_no_lines(each.name) or each.size >= _LARGE or each.path == "-":
+                send()
+                own.append((len(parts), each))
+                parts.append([])
+                continue
+            batch.append(each)
+            if len(batch) == BATCH:
+                send()
+        send()
+        for place, each in own:
+            parts[place] = list(_read([each], about))
+            advance(each.size, each.name)
+        for part in parts:
+            yield from part if isinstance(part, list) else part.result()
+    finally:
+        workers.close()
+
+
+def _work(about: Survey | None, items: list[Any]) -> list[Any]:
+    """Do what a process was asked for: parse documents, or read files and parse what they hold."""
+    if about is None:
+        return [_parse(document) for document in items]
+    return list(_read(items, replace(about, limits=replace(about.limits, workers=1))))
+
+
+def _read(files: Sequence[Found], about: Survey) -> Iterator[Outcome]:
+    from workbench.incident import needs_year, without_input
+    from workbench.model import Parsed, Problem
+    from workbench.sources.files import read_files
+
+    for document in read_files(files, about):
+        if isinstance(document, Problem):
+            yield document
+            continue
+        result = _parse(document)
+        if not (isinstance(result, Parsed) and needs_year(result)):
+            without_input(result, document)
+        yield document, result
 
 
 def _parse(document: Document) -> Parsed | Exception:

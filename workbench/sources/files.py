@@ -19,11 +19,12 @@ from workbench.parse.ids import same_node
 from workbench.parse.scan import Scanner
 from workbench.sources.archive import Budget, Member, NotReadable, Stream, opened
 from workbench.sources.documents import load_json, load_yaml, unwrapped, unwrapped_line
-from workbench.sources.naming import node_of, nodes_in
+from workbench.sources.naming import node_of
 from workbench.sources.sniff import is_json, kind_of, looks_binary
+from workbench.sources.survey import Limits, Survey, survey
 from workbench.sources.walk import Found, find
 
-__all__ = ["Document", "Limits", "Progress", "locate", "read_evidence", "scanner"]
+__all__ = ["Document", "Limits", "Progress", "locate", "nothing", "read_evidence", "read_files", "scanner"]
 
 MIB = 1 << 20
 _DIGITS = re.compile(r"\d+")
@@ -33,45 +34,6 @@ Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, name of 
 _JSON_KINDS = frozenset(
     {"metrics-json", "kubernetes", "flight-recorder", "torchelastic-error", "bmc", "launch", "smi", "slurm-text", "text"}
 )
-
-
-@dataclass(frozen=True)
-class Limits:
-    """
-    How much is read; all in bytes unless said.
-
-    Attributes
-    ----------
-    whole : int
-        A log up to this size is kept with all its lines.
-    head, tail : int
-        What is kept of a larger log besides the lines that match a signature.
-    text : int
-        Text kept whole of all logs together; with many logs each gets its share, so that work on single lines stays a small
-        part of the scan.
-    data : int
-        Largest JSON or YAML document.
-    raw : int
-        Largest metrics exposition or flight-recorder dump.
-    per_signature : int
-        Matched lines kept for each signature of one log.
-    files : int
-        Files in a folder.
-    workers : int
-        Threads that read files, and that scan one large plain file.
-    """
-
-    whole: int = 8 * MIB
-    head: int = MIB // 4
-    tail: int = 2 * MIB
-    text: int = 16 * MIB
-    data: int = 128 * MIB
-    raw: int = 512 * MIB
-    per_signature: int = 2000
-    files: int = 200_000
-    workers: int = 2
-    expanded: int = 64 << 30
-    members: int = 200_000
 
 
 @dataclass(slots=True)
@@ -145,25 +107,42 @@ def read_evidence(
     found, problems = find(paths, limits.files)
     yield from problems
     if not found and not problems:
-        yield Problem(
-            ", ".join(os.fspath(path) for path in paths) or "(nothing)",
-            "there is no evidence in it",
-            "give a folder with logs, kernel logs, metrics or scheduler output, or a single log file",
-            status="missing",
-        )
-        return
-    reader = _Reader(limits, scan or scanner(), progress, found, stdin)
-    if len(found) <= limits.workers or limits.workers < 2:
+        yield nothing(paths)
+    yield from read_files(found, survey(found, limits), progress=progress, stdin=stdin, scan=scan)
+
+
+def nothing(paths: Sequence[str | os.PathLike[str]]) -> Problem:
+    """Return the problem of paths under which no file was found."""
+    return Problem(
+        ", ".join(os.fspath(path) for path in paths) or "(nothing)",
+        "there is no evidence in it",
+        "give a folder with logs, kernel logs, metrics or scheduler output, or a single log file",
+        status="missing",
+    )
+
+
+def read_files(
+    found: Sequence[Found],
+    about: Survey,
+    *,
+    progress: Progress | None = None,
+    stdin: BinaryIO | None = None,
+    scan: Scanner | None = None,
+) -> Iterator[Document | Problem]:
+    """Yield what some of the surveyed files hold, in their order; the other parameters are those of `read_evidence`."""
+    workers = about.limits.workers
+    reader = _Reader(about, scan or scanner(), progress, stdin)
+    if len(found) <= workers or workers < 2:
         for each in found:
             yield from reader.file(each)
         return
     # Files are read ahead by threads and handed out in order; a few at a time, so that memory stays bounded.
-    with ThreadPoolExecutor(limits.workers) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         ahead: deque[Future[list[Document | Problem]]] = deque()
         rest = iter(found)
         try:
             while True:
-                for each in islice(rest, 4 * limits.workers - len(ahead)):
+                for each in islice(rest, 4 * workers - len(ahead)):
                     ahead.append(pool.submit(lambda each: list(reader.file(each)), each))
                 if not ahead:
                     return
@@ -173,38 +152,16 @@ def read_evidence(
                 job.cancel()
 
 
-# metrics and structured documents are read whole and cost no work on lines
-_NO_LINES = re.compile(r"\.(?:prom|om|json|jsonl|ya?ml|tar|tgz|zip)(?:\.(?:gz|zst|xz))?$|(?:^|/)(?:metrics|flight)/")
-
-
-def _share(found: list[Found], limits: Limits) -> int:
-    """Split `limits.text` over the files so that small ones stay whole: return how much of it each file may use."""
-    sizes = sorted(
-        min(each.size * (8 if each.name.endswith((".gz", ".zst", ".xz")) else 1), limits.whole)
-        for each in found
-        if not _NO_LINES.search(each.name)
-    )
-    room = limits.text
-    for at, size in enumerate(sizes):
-        equal = room // (len(sizes) - at)
-        if size > equal:
-            return max(equal, 512)
-        room -= size
-    return limits.whole
-
-
 class _Reader:
-    def __init__(
-        self, limits: Limits, scan: Scanner, progress: Progress | None, found: list[Found], stdin: BinaryIO | None
-    ) -> None:
-        self.limits = limits
+    def __init__(self, about: Survey, scan: Scanner, progress: Progress | None, stdin: BinaryIO | None) -> None:
+        self.limits = about.limits
         self.stdin = stdin
         self.lock = Lock()
         self.scan = scan
         self.progress = progress
-        self.share = _share(found, limits)
-        self.total = sum(each.size for each in found)
-        self.nodes = nodes_in(each.name for each in found)
+        self.share = about.share
+        self.total = about.total
+        self.nodes = about.nodes
         self.kinds: dict[str, tuple[str, int]] = {}
         self.done = 0
 
