@@ -4,8 +4,10 @@ Turn a folder of evidence into an `Incident`: every document read and parsed, wi
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import cached_property
@@ -78,7 +80,8 @@ class Incident(Evidence):
         """
         from workbench.triage.verdict import judge
 
-        verdict = judge(self, windows)
+        with _no_collector():
+            verdict = judge(self, windows)
         return IncidentVerdict(**{item.name: getattr(verdict, item.name) for item in fields(verdict)})
 
     @cached_property
@@ -168,15 +171,29 @@ def load(*paths: str | Path, progress: Callable[..., None] | None = None, stdin:
     if not found and not incident.problems:
         incident.problems.append(nothing([str(path) for path in paths]))
     about = survey(found, limits)
-    if len(found) >= _MANY and cores() > 1:
-        return _assembled(_sound(read_parsed(found, about, progress), incident), incident)
-    return _assembled(_all_parsed(read_files(found, about, progress=progress, stdin=stdin), incident), incident)
+    with _no_collector():
+        if len(found) >= _MANY and cores() > 1:
+            return _assembled(_sound(read_parsed(found, about, progress), incident), incident)
+        return _assembled(_all_parsed(read_files(found, about, progress=progress, stdin=stdin), incident), incident)
 
 
 def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -> Incident:
     """Parse documents into an `Incident`; the live sources of a site give the same documents as a folder."""
     incident = Incident(name=name)
-    return _assembled(_all_parsed(documents, incident), incident)
+    with _no_collector():
+        return _assembled(_all_parsed(documents, incident), incident)
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Let the cyclic garbage collector rest: of the millions of objects of a large job it would look at each again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _assembled(found: Iterable[tuple[Document, Parsed]], incident: Incident) -> Incident:

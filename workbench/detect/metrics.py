@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 
 from workbench.detect.activity import activity_events
@@ -41,13 +40,7 @@ def detect_metrics(series: list[Series]) -> list[Event]:
     """
     rows = [row for row in series if len(row.times)]
     resolve_nodes(rows)
-    collecting = gc.isenabled()
-    gc.disable()  # a hundred thousand small lists without a cycle, beside millions of objects that are there already
-    try:
-        grid = build_grid(rows)
-    finally:
-        if collecting:
-            gc.enable()
+    grid = build_grid(rows)
     if grid is None:
         return []
     with warnings.catch_warnings():

@@ -118,7 +118,7 @@ def _time(job: JobState, head: Prefix) -> float | None:
 def _line(job: JobState, line: Line) -> None:
     text = line.text
     head = split(text, job.ctx, job.learned)
-    if head.rank is None and (found := _OWN_RANK.search(head.rest[:300])):
+    if head.rank is None and "Rank " in head.rest and (found := _OWN_RANK.search(head.rest[:300])):
         head.rank = int(found[1] or found[2])
     if head.rank is None:
         head.rank = job.rank
@@ -210,7 +210,7 @@ def _attempts(job: JobState, no: int, head: Prefix, moment: float | None) -> Non
         number = int(stated) if stated else None
         if number is None or number <= job.attempt:
             return
-    elif _START.search(rest):
+    elif ("nitializing" in rest or "ocal_rank" in rest or "GLOBAL_RANK" in rest) and _START.search(rest):
         state = job.ranks.setdefault(head.rank, RankState()) if head.rank is not None else None
         if state is not None and state.started and state.last_step is not None and state.last_step_line > 0:
             number = job.attempt + 1

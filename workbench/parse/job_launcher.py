@@ -41,7 +41,7 @@ def nccl_bus(text: str) -> str | None:
 
 
 # cheap gate before the patterns below
-_GATE = re.compile(r"[Rr]ank|RANK|busId|MPI startup|NCCL INFO (?:Ring|Channel|Trees) ")
+_GATE = re.compile(r"busId|MPI startup|NCCL INFO (?:Ring|Channel|Trees) ")
 # #  Rank  0 Group  0 Pid 203082 on    node-a device  0 [0x42] NVIDIA H100 80GB HBM3   (nccl-tests)
 _TESTS = re.compile(r"#\s+Rank\s+(\d+) (?:Group\s+\d+ )?Pid\s+(\d+) on\s+(\S+) device\s+(\d+) \[(?:0x)?([0-9a-fA-F:.]+)\]")
 # [0] MPI startup(): 3       41233    node-b      {12,13,14,15}   (Intel MPI)
@@ -118,7 +118,7 @@ def placement(head: Prefix, node: str | None) -> Placement | None:
         Node of the file, when the line names none.
     """
     text = head.rest if len(head.rest) < 4000 else head.rest[:4000]
-    if not _GATE.search(text):
+    if "ank" not in text and "RANK" not in text and not _GATE.search(text):
         return None
     if found := _COMM.search(text):
         gpu: Gpu | None = Gpu(index=int(found[4] or found[3]), pci=nccl_bus(found[5]))
@@ -197,6 +197,7 @@ _TIME = re.compile(r"(\d{4})-(\d{2})-(\d{2})_(\d{2}):(\d{2}):(\d{2})")
 # a block begins with its number, the summary ends with a bar
 _BLOCK = re.compile(r"^\s*\[\d+\]:\s*$")
 _BAR = re.compile(r"^\s*(?:={8,}|-{8,})\s*$")
+_EDGES = tuple("[=- \t\r\f\v")  # what either begins with
 
 
 class Summary:
@@ -220,15 +221,17 @@ class Summary:
             self._root = True
             self._close()
             return True
-        if _BLOCK.match(text) or _BAR.match(text):
+        edge = text[:1] in _EDGES
+        block = edge and _BLOCK.match(text) is not None
+        if block or (edge and _BAR.match(text)):
             active = self._open is not None
             self._close()
-            if not _BLOCK.match(text) and active and self._root:
+            if not block and active and self._root:
                 self._root = False
-            return active or bool(_BLOCK.match(text))
+            return active or block
         if text.startswith("Failures:"):
             self._root = False
-        if found := _KEY.match(text):
+        if text[:1].isspace() and (found := _KEY.match(text)):
             return self._key(no, found[1], found[2], text)
         if self._stack is not None:
             _, raised = self._stack.feed(no, "summary", text)

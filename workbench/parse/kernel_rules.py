@@ -197,17 +197,32 @@ WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
+_ONE_DIGIT = str.maketrans("123456789", "000000000")
+_Rules = tuple[tuple[str, re.Pattern[str]], ...]
+
+
 @lru_cache(maxsize=1)
-def _compiled() -> tuple[tuple[str, tuple[tuple[str, re.Pattern[str]], ...]], ...]:
+def _compiled() -> tuple[tuple[str, str, _Rules], ...]:
     rows = catalog.signatures()
     return tuple(
-        (word, tuple((name, re.compile(rows[name].pattern)) for name in names if rows[name].pattern)) for word, names in WORDS
+        (
+            word,
+            word.translate(_ONE_DIGIT),
+            tuple((name, re.compile(rows[name].pattern)) for name in names if rows[name].pattern),
+        )
+        for word, names in WORDS
     )
+
+
+@lru_cache(maxsize=4096)
+def _possible(shape: str) -> tuple[tuple[str, _Rules], ...]:
+    # a node says the same things again and again, with other numbers
+    return tuple((word, rules) for word, masked, rules in _compiled() if masked in shape)
 
 
 def match(text: str) -> tuple[str, re.Match[str]] | None:
     """Return (signature id, match) of the first catalog row that a kernel message fits, or None for ordinary messages."""
-    for word, rules in _compiled():
+    for word, rules in _possible(text.translate(_ONE_DIGIT)):
         if word in text:
             for name, pattern in rules:
                 found = pattern.search(text)

@@ -399,14 +399,14 @@ def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:
             skip += 1  # CloudWatch and tee put a colon after the stamp
         while skip < end and text[skip] == " " and skip - at < 3 and at:
             skip += 1
-        if (bare := _BARE_ANSI.match(text, skip)) is not None:
+        if text[skip : skip + 1] == "[" and (bare := _BARE_ANSI.match(text, skip)) is not None:
             at = bare.end()
             continue
         after = _speaker(head, text, skip, ctx)
         if after == skip and (head.time is None or text[skip : skip + 1] in "[EWIDFC"):
             after = _time(head, text, skip, ctx.year)
         if after == skip:
-            if (arrow := _ARROW.match(text, skip)) and head.time is not None:
+            if ">>" in text and head.time is not None and (arrow := _ARROW.match(text, skip)):
                 head.node = head.node or arrow[1]
                 at = arrow.end()
                 continue
@@ -414,13 +414,14 @@ def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:
         at = after
     if found := _LEVEL.match(text, at):
         head.level = head.level or _LEVELS[found[1]]
-    elif found := _PYLOG.match(text, at):
+    elif text[at : at + 1] in "DIWEC" and (found := _PYLOG.match(text, at)):
         head.level = _LEVELS[found[1]]
     speaker = head.rank if head.rank is not None or head.task is None else f"task{head.task}"
     head.stream = f"{speaker}/{head.local_rank}/{head.pid}/{head.node}/{head.pod}" if at else ""
     head.rest = text[at:]
     if (
         head.rank is None
+        and ("ank" in head.rest or "RANK" in head.rest)
         and (found := _IN_RANK.search(head.rest[:200]) or _IN_RANK.search(head.rest[-12:]))
         and (head.time is not None or "host=" in head.rest[:200])
     ):

@@ -21,11 +21,13 @@ class Step:
     norm: float | None = None  # of the gradients; NaN and infinity as such
 
 
-# cheap gate: a line without any of these words is no progress
-_GATE = re.compile(
-    r"[Ss]tep|[Ii]ter|[Ll]oss|[Ee]poch|it/s|s/it|throughput|[Bb]atch| HTTP/|startup complete|fired up|running on http|Service at "
-    r"|successfully loaded|[Ww]ebserver|Connected|Starting server|Deployed"
-)
+# A line without any of these words is no progress, one without a word of the second line says nothing of a server. Looked for one
+# by one they are found ten times faster than by one expression.
+_STEPS = ("step", "iter", "oss", "poch", "it/s", "s/it", "throughput", "atch", "Step", "Iter")
+_SERVERS = (
+    " HTTP/", "startup complete", "fired up", "running on http", "Service at ", "successfully loaded", "ebserver", "Connected",
+    "Starting server", "Serving revision", "Deployed",
+)  # fmt: skip
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+|[Nn]a[Nn]|NAN|[-+]?[Ii]nf(?:inity)?|INF)"
 # step=5 | step 9344/30000 | 'step': 12 | steps: 10 | global_step: 5 | iteration       48/      50 | Iter 10 | Batch 0, Loss: nan
 _STEP = re.compile(
@@ -85,37 +87,48 @@ def step_of(text: str) -> Step | None:
     """
     if len(text) > 4000:
         text = text[-2000:]
-    if not _GATE.search(text):
+    serves = _holds(text, _SERVERS)
+    if not serves and not _holds(text, _STEPS):
         return None
-    if bar := _last(_BAR, text):
+    if "%|" in text and (bar := _last(_BAR, text)):
         rate = _float(bar[4])
         seconds = None if not rate else (rate if bar[5] == "s/it" else 1.0 / rate)
         found = _LOSS.search(text)
         return Step(int(bar[2]), int(bar[3]), seconds, _float(found[1]) if found else None, kind="bar")
-    if _READY.search(text) or _ANSWERED.search(text):
+    if serves and (_READY.search(text) or _ANSWERED.search(text)):
         return Step(kind="serving")
-    loss_at = _LOSS.search(text)
+    loss_at = _LOSS.search(text) if "oss" in text or "OSS" in text else None
     loss = _float(loss_at[1]) if loss_at else None
-    norm_at = _NORM.search(text)
+    norm_at = _NORM.search(text) if "norm" in text else None
     norm = _float(norm_at[1]) if norm_at else None
-    if vision := _TORCHVISION.search(text):
+    epochs = "poch" in text
+    if epochs and (vision := _TORCHVISION.search(text)):
         return Step(int(vision[2]), int(vision[3]), None, loss, float(vision[1]))
     step_at = _STEP.search(text)
-    ms, sec = _MS.search(text), _SEC.search(text)
+    ms = _MS.search(text) if "ms" in text else None
+    sec = None if ms else _SEC.search(text)
     seconds = (_float(ms[1]) or 0.0) / 1000 if ms else _float(sec[1]) if sec else None
-    epoch_at = _EPOCH.search(text)
+    epoch_at = _EPOCH.search(text) if epochs else None
     epoch = _float(epoch_at[1]) if epoch_at else None
     if step_at and (loss is not None or seconds is not None or step_at[2]):
         if text[step_at.end() : step_at.end() + 2].strip() == "s":  # "step 7s" is a duration
             return None
         return Step(int(step_at[1]), int(step_at[2]) if step_at[2] else None, seconds, loss, epoch, norm=norm)
-    if _TRAINER.search(text) or (loss is not None and epoch is not None):
+    if ("{'" in text and _TRAINER.search(text)) or (loss is not None and epoch is not None):
         return Step(None, None, seconds, loss, epoch, norm=norm)
-    if _GENERATES.search(text):
-        return Step(kind="serving")
-    if _SERVE.search(text):
-        return Step(kind="throughput")
+    if "throughput" in text:
+        if _GENERATES.search(text):
+            return Step(kind="serving")
+        if _SERVE.search(text):
+            return Step(kind="throughput")
     return None
+
+
+def _holds(text: str, words: tuple[str, ...]) -> bool:
+    for word in words:  # noqa: SIM110 - `any` costs four times as much here
+        if word in text:
+            return True
+    return False
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

@@ -28,6 +28,9 @@ __all__ = ["Document", "Limits", "Progress", "locate", "nothing", "read_evidence
 
 MIB = 1 << 20
 _DIGITS = re.compile(r"\d+")
+_KERNEL = (
+    16 << 10
+)  # bytes of a kernel log kept whole at least: its lines cost little to parse, and what stands around an event explains it
 _ALIKE = 16  # files of one naming that are looked at closely
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, name of the file
 
@@ -310,7 +313,7 @@ class _Reader:
         utf16 = head[:2] in (b"\xff\xfe", b"\xfe\xff")
         if utf16:
             stream = Stream(_Utf16(stream).readinto)
-        share = self.share
+        share = max(self.share, _KERNEL) if document.kind == "kernel-log" else self.share
         data = stream.peek(share + 1) if member.path is None or utf16 or (member.size or 0) <= share else b""
         failed = stream.failed or member.stream.failed
         if data and len(data) <= share:
