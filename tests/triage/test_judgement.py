@@ -419,3 +419,27 @@ def test_confidence_of_rivals_is_what_the_verdict_leaves(folder: Folder) -> None
     folder.job(NODES[1], 602.0, "rank 3: closing writers")
     verdict = folder.verdict()
     assert sum(hypothesis.score for hypothesis in verdict.hypotheses) <= 1.0 - verdict.confidence + 0.01
+
+
+def test_a_table_of_the_platform_knows_its_line_better_than_a_symptom_of_the_job(tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_text(
+        "2026-05-04 10:00:01 launcher: waiting for pod llm-0\n"
+        'MountVolume.SetUp failed for volume "data" : mount failed: exit status 32\n',
+        encoding="utf-8",
+    )
+
+    verdict = workbench.load(tmp_path).triage()
+
+    assert (verdict.cls, verdict.evidence_records[0].signature) == ("platform/storage", "k8s-mount")
+
+
+def test_of_two_symptoms_the_one_that_says_more_counts_however_late_it_is(tmp_path: Path) -> None:
+    (tmp_path / "server.log").write_text(
+        "E0101 10:00:00.000000 1 model_lifecycle.cc:638] failed to load 'resnet' version 1: Internal: unable to create stream\n"
+        "timeout: sending signal TERM to command 'nvidia-smi'\n",
+        encoding="utf-8",
+    )
+
+    verdict = workbench.load(tmp_path).triage()
+
+    assert verdict.cls == "driver/hang"

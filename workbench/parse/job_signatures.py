@@ -139,6 +139,8 @@ class Matcher:
         rows = [self.rows[name] for name in dict.fromkeys(ids)]
         own = [row for row in rows if row.origin.startswith((*_OWN, "("))]
         rest = [row for row in rows if row not in own]
+        if not any(row.role == "cause" or row.layer == "noise" for row in own):
+            own, rest = rows, []  # a node's own table knows the line better than a symptom of the job
         return sorted(own, key=rank_of, reverse=True) + sorted(rest, key=rank_of, reverse=True)
 
     def fields(self, row: Signature, text: str) -> dict[str, str]:

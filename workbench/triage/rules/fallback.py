@@ -118,7 +118,8 @@ def symptoms(context: Context, outcome: Outcome) -> None:
     if outcome.fallback is not None:
         return
     best: Event | None = None
-    for event in context.events:
+    # the one that says most first: what comes after it counts half, however early it was
+    for event in sorted(context.events, key=context.weight, reverse=True):
         if context.role(event) != "symptom" or event.data.get("handled") or context.in_job(event.node) is False:
             continue
         if context.cls(event) in ("unknown", "none") or context.weight(event) < 0.35:
