@@ -414,7 +414,7 @@ def parse_document(document: Document, reference: float | None = None) -> Parsed
         # faulthandler writes its dump into the rank's own log
         from workbench.parse.stacks import parse_stacks
 
-        stacks = parse_stacks(lines, file=file)
+        stacks = parse_stacks(lines, file=file, headed=True)
         parsed.events += [event for event in stacks.events if event.signature != "stack-fatal-error"]
     return parsed
 

@@ -434,3 +434,22 @@ def test_collective_test_that_concluded_is_a_success() -> None:
     )
     assert parsed.facts["finished"]
     assert _causes(parsed) == []
+
+
+def test_slurm_step_daemon_names_its_node_in_its_own_name() -> None:
+    parsed = _parse(
+        "slurmstepd-gpu20-15: error: Detected 1 oom-kill event(s) in StepId=9411285.0. Some of your processes may have been killed by the "
+        "cgroup out-of-memory handler."
+    )
+    assert _one(parsed, "slurm-oom").node == "gpu20-15"
+
+
+def test_tensorflow_tells_the_gpu_as_an_ordinal() -> None:
+    parsed = _parse(
+        "F tensorflow/core/platform/statusor.cc:33] Attempting to fetch value instead of handling error INTERNAL: failed initializing "
+        "StreamExecutor for CUDA device ordinal 5: INTERNAL: failed call to cuDevicePrimaryCtxRetain: CUDA_ERROR_ECC_UNCORRECTABLE: "
+        "uncorrectable ECC error encountered"
+    )
+    gpu = _one(parsed, "cuda-ecc-uncorrectable").gpu
+    assert gpu is not None
+    assert gpu.index == 5

@@ -144,3 +144,29 @@ def test_words_in_brackets_behind_a_stamp_are_no_frame() -> None:
         "2025-06-08T22:51:14.052000000Z /bin/bash: warning: setlocale: LC_ALL: cannot change locale (en_US.UTF-8)\n"
     )
     assert not parse_stacks([Line(n, line) for n, line in enumerate(text.splitlines(), start=1)], file="w-0.log").events
+
+
+def test_the_torn_end_of_a_dump_in_a_job_log_says_nothing_of_what_a_rank_waits_for() -> None:
+    torn = [
+        '  File "/opt/env/lib/python3.12/multiprocessing/queues.py", line 103 in get',
+        '  File "/opt/env/lib/python3.12/multiprocessing/spawn.py", line 122 in spawn_main',
+        '  File "<string>", line 1 in <module>',
+        "Exception raised from c10_cuda_check at CUDAException.cpp:43 (most recent call first):",
+    ]
+    lines = [Line(no, text) for no, text in enumerate(torn, 1)]
+    assert parse_stacks(lines, file="logs/rank0.log", headed=True).events == []
+    assert len(parse_stacks(lines, file="stacks/rank0.txt").events) == 1
+
+
+def test_threads_behind_a_rank_prefix_are_told_apart() -> None:
+    dump = [
+        "[rank0]: Thread 0x00007f1a1b7fe640 (most recent call first):",
+        '[rank0]:   File "/usr/lib/python3.10/queue.py", line 171 in get',
+        '[rank0]:   File "/opt/env/lib/python3.10/site-packages/tensorboard/summary/writer/event_file_writer.py", line 269 in run',
+        "[rank0]: Thread 0x00007f1a9d0c1740 (most recent call first):",
+        '[rank0]:   File "/opt/env/lib/python3.10/site-packages/torch/distributed/distributed_c10d.py", line 2806 in all_reduce',
+        '[rank0]:   File "/code/train.py", line 251 in main',
+    ]
+    lines = [Line(no, text) for no, text in enumerate(dump, 1)]
+    (event,) = parse_stacks(lines, file="logs/job.log", headed=True).events
+    assert (event.signature, event.rank) == ("stack-in-collective", 0)

@@ -175,7 +175,7 @@ def _no_driver(job: JobState) -> None:
     if not any(event.signature == "container-no-driver" for event in job.parsed.events):
         return
     for event in job.parsed.events:
-        if event.signature == "cuda-driver-insufficient":
+        if event.signature in ("cuda-driver-insufficient", "cuda-driver-old"):
             event.role, event.cls, event.weight = "symptom", "driver/missing", 0.2
 
 

@@ -49,7 +49,7 @@ _ON_A_GPU = frozenset({"cuda", "vllm", "sglang", "tgi", "triton", "trtllm"})
 # GPU 2 has a total capacity of | (GPU 0; 31.75 GiB total capacity | Allocator (GPU_0_bfc) | in replica 0 on device 0 | cuda:3 | CUDA device 1
 _DEVICE = re.compile(
     r"GPU (\d{1,3}) has a total capac|\(GPU (\d{1,3});|\bGPU_(\d{1,3})_bfc|replica \d+ on device (\d{1,3})\b|\bcuda:(\d{1,3})\b"
-    r"|CUDA device:? (\d{1,3})\b|on GPU:? ?(\d{1,3})\b|device_?id[=:] ?(\d{1,3})\b"
+    r"|CUDA device(?: ordinal)?:? (\d{1,3})\b|on GPU:? ?(\d{1,3})\b|device_?id[=:] ?(\d{1,3})\b"
 )
 # found NaN in local grad norm in backward pass before data-parallel communication collective. Device: 3, node: node-b
 _MEGATRON = re.compile(r"Device: (\d+), node: ([\w.-]+)")

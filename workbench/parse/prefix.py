@@ -137,6 +137,8 @@ _NCCL = re.compile(r"([A-Za-z][\w.-]*):(\d+):(\d+) \[(\d+)\] ")
 _TESTS = re.compile(r"(?: \.\. )?([A-Za-z][\w.-]*)(?: pid (\d+))?: (?=Test (?:(?:CUDA|NCCL) )?failure )")
 # task 9 (rank 36) text | task 9 | text
 _TASK_RANK = re.compile(r"[Tt]ask (\d+) (?:\([Rr]ank (\d+)\)(?: \||:)?|\|) ?")
+# slurmstepd-gpu20-15: error: Detected 1 oom-kill event(s) …
+_STEPD = re.compile(r"slurmstepd-([\w.-]+): (?=error|fatal|info|debug|\*\*\*)")
 # 2024-05-01T10:00:00Z stdout F text (CRI)
 _CRI = re.compile(r"(?:stdout|stderr) [FP] ")
 _LEVEL = re.compile(r"[\s|:\-]*\[?(DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL|TRACE|NOTICE)\]?(?=[\s|:\]]|$)")
@@ -312,6 +314,9 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
         head.pod = found[1]
         return found.end()
     if first.isalpha():
+        if first == "s" and (found := _STEPD.match(text, at)):
+            head.node = found[1]
+            return found.end()
         if found := _NCCL.match(text, at):
             head.node = found[1]
             head.pid = int(found[2])
@@ -468,7 +473,7 @@ def context(lines: Iterable[str], year: int | None = None) -> Context:
             and (found := re.search(r"(?<!\d)(20[1-4]\d)[-/](?:0[1-9]|1[0-2])[-/][0-3]\d[T _]\d{2}:\d{2}", text[:400]))
         ) or (own is None and (found := re.search(r"(?:0[1-9]|1[0-2])/[0-3]\d/(20[1-4]\d) \d{2}:\d{2}", text[:200]))):
             own = int(found[1])
-        if not text.strip() or text.startswith(("srun: ", "slurmstepd: ", "sbatch: ")):
+        if not text.strip() or text.startswith(("srun: ", "slurmstepd: ", "slurmstepd-", "sbatch: ")):
             continue  # Slurm's own lines carry no number
         total += 1
         if (found := _SRUN.match(text)) and found.end() > found.start():

@@ -134,7 +134,7 @@ class _Process:
     threads: list[_Thread] = field(default_factory=list)
 
 
-def parse_stacks(lines: Sequence[Line], *, file: str, rank: int | None = None) -> Parsed:
+def parse_stacks(lines: Sequence[Line], *, file: str, rank: int | None = None, headed: bool = False) -> Parsed:
     """
     Read a stack dump or a process list.
 
@@ -146,6 +146,9 @@ def parse_stacks(lines: Sequence[Line], *, file: str, rank: int | None = None) -
         Its name; `rank-3.txt` and `rank-1-worker0.txt` give the rank when nothing else does, `ps-node-a.txt` the node.
     rank : int, optional
         The global rank, when the caller knows it.
+    headed : bool
+        Leave out frames above which no thread was named: in a log that begins inside a dump they lack the innermost ones, which
+        alone say what a thread waits for.
 
     Returns
     -------
@@ -159,7 +162,7 @@ def parse_stacks(lines: Sequence[Line], *, file: str, rank: int | None = None) -
     rank = rank if rank is not None else rank_of_file(file)
     worker = _WORKER_FILE.search(PurePosixPath(file).name)
     summary = []
-    for process in _processes(lines):
+    for process in _processes(lines, headed):
         event = _event(process, file)
         if event is None:
             continue
@@ -176,7 +179,7 @@ def parse_stacks(lines: Sequence[Line], *, file: str, rank: int | None = None) -
     return out
 
 
-def _processes(lines: Sequence[Line]) -> list[_Process]:
+def _processes(lines: Sequence[Line], headed: bool) -> list[_Process]:
     """The processes of a document: a py-spy header, a change of the rank prefix, or a second main thread starts a new one."""
     found: dict[str, _Process] = {}
     done: list[_Process] = []
@@ -204,13 +207,15 @@ def _processes(lines: Sequence[Line]) -> list[_Process]:
         elif fatal:
             process.fatal = fatal.group("what").strip()
         else:
-            thread = _thread(text)
+            thread = _thread(text.lstrip())  # a launcher's prefix leaves a blank
             if thread:
                 process.threads.append(thread)
                 continue
             frame = _frame(text, line)
             if frame:
                 if not process.threads:
+                    if headed and not process.fatal:
+                        continue
                     process.threads.append(_Thread())
                 process.threads[-1].frames.append(frame)
     for key in list(found):
