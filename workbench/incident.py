@@ -403,6 +403,10 @@ def parse_document(document: Document, reference: float | None = None) -> Parsed
         from workbench.parse.launch import parse_launch
 
         return parse_launch(document.data if document.data is not None else lines, file=file)
+    if kind == "manifest":
+        from workbench.parse.manifest import parse_manifest
+
+        return parse_manifest(document.data, file=file)
     from workbench.parse.bounds import bound_times
     from workbench.parse.job import parse_job
 

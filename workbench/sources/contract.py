@@ -177,6 +177,7 @@ class Folder:
     root: Path
     limit: int = 2 << 30
     files: dict[str, File] = field(default_factory=dict)
+    closed: bool = False  # nothing is written any more, also not by a source that comes back after its deadline
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def has(self, name: str) -> bool:
@@ -191,6 +192,8 @@ class Folder:
         ------
         FolderFull
             The folder would grow beyond its limit; nothing is left of the file.
+        SourceTimeout
+            The collection is over.
         ValueError
             The name leads out of the folder.
         """
@@ -211,13 +214,20 @@ class Folder:
                         )
                     digest.update(block)
                     stream.write(block)
-            os.replace(partial, path)
+            file = File(name, size, digest.hexdigest())
+            with self._lock:
+                if self.closed:
+                    raise SourceTimeout("the collection is over")
+                os.replace(partial, path)
+                self.files[name] = file
         finally:
             partial.unlink(missing_ok=True)
-        file = File(name, size, digest.hexdigest())
-        with self._lock:
-            self.files[name] = file
         return file
+
+    def close(self) -> None:
+        """Let nothing be written any more."""
+        with self._lock:
+            self.closed = True
 
     @property
     def size(self) -> int:

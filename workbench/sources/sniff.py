@@ -23,6 +23,7 @@ KINDS = (
     "bmc",
     "fabricmanager-log",
     "launch",
+    "manifest",
     "text",
     "binary",
 )
@@ -106,6 +107,8 @@ def _json_kind(name: str, text: str) -> str:
     def has(*keys: str) -> bool:
         return all(f'"{key}"' in text for key in keys)
 
+    if '"workbench.manifest/' in text[:200]:
+        return "manifest"
     if has("resultType") or has("metric", "values") or (has("status", "data") and has("result") and has("metric")):
         return "metrics-json"
     if (has("apiVersion") and (has("kind") or has("items"))) or (has("kind", "metadata") and (has("items") or has("spec"))):

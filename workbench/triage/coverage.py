@@ -34,6 +34,7 @@ def assess_coverage(context: Context, best: Hypothesis) -> list[Coverage]:
         for source, kinds in _KINDS.items():
             if document.kind in kinds:
                 documents[source].append(document)
+    failed = {problem.source: problem.message for problem in context.incident.problems if problem.status == "failed"}
     present = {source for source, docs in documents.items() if any(doc.lines or doc.size for doc in docs)}
     entries = []
     for source in _KINDS:
@@ -46,7 +47,10 @@ def assess_coverage(context: Context, best: Hypothesis) -> list[Coverage]:
         if not docs:
             if source in ("flight-recorder", "stacks", "bmc", "smi", "slurm", "kubernetes") and not blind:
                 continue
-            entries.append(Coverage(source, "missing", "no such evidence in what was given", blind))
+            if source in failed:  # asked and not answered is another thing than never asked
+                entries.append(Coverage(source, "failed", failed[source], blind))
+            else:
+                entries.append(Coverage(source, "missing", "no such evidence in what was given", blind))
             continue
         nodes = {context.node(doc.node) for doc in docs if doc.node}
         lacking = sorted(context.job_nodes - nodes) if source in ("kernel", "metrics") and context.job_nodes else []
@@ -58,7 +62,10 @@ def assess_coverage(context: Context, best: Hypothesis) -> list[Coverage]:
         if cut:
             status, detail = "partial", f"{detail}; empty: {', '.join(cut[:5])}"
         entries.append(Coverage(source, status, detail, [] if status == "ok" else blind))
+    told = {(entry.source, entry.detail) for entry in entries}
     for problem in context.incident.problems:
+        if (problem.source, problem.message) in told and not problem.hint:
+            continue
         where = f"{problem.file}:{problem.line}" if problem.line else problem.file
         entries.append(
             Coverage(
