@@ -14,7 +14,10 @@ __all__ = ["command_names", "main"]
 
 # name → one line of help; the code of command NAME is workbench/cli/NAME.py (add_arguments, run)
 COMMANDS = {
-    "triage": "say what failed first, where, why and what to do, from a folder of evidence",
+    "triage": "say what failed first, where, why and what to do, from a folder of evidence or of a job on a running site",
+    "collect": "write all that a running site knows of a job into one incident folder or archive",
+    "doctor": "tell what of this site can be reached, and which failures it can therefore not show",
+    "config": "show all settings and where each comes from",
     "explain": "print what the catalog knows of a signature, Xid, SXid, DCGM field, condition or class",
     "examples": "list the shipped incidents",
     "demo": "triage a shipped incident and write an HTML report",

@@ -1,4 +1,4 @@
-"""Turn `workbench triage PATH…` into verdicts on stdout, one per path, in order."""
+"""Turn `workbench triage PATH…` or `--job NAME` into verdicts on stdout, one per path, in order."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli import exits
 from workbench.cli.console import color_wanted, output, width
 from workbench.cli.entry import complain
+from workbench.cli.live import add_scope, add_site
 from workbench.errors import WorkbenchError
 
 if TYPE_CHECKING:
+    from workbench.incident import Incident
     from workbench.triage.windows import Windows
 
 __all__ = ["add_arguments", "run"]
@@ -25,7 +27,7 @@ FORMATS = ("table", "json", "jsonl", "md", "html")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
-        "paths", metavar="PATH", nargs="+", help="folder, log file or archive with the evidence of one incident; - for stdin"
+        "paths", metavar="PATH", nargs="*", help="folder, log file or archive with the evidence of one incident; - for stdin"
     )
     parser.add_argument("-o", "--output", choices=FORMATS, help="default: table on a terminal, json elsewhere")
     parser.add_argument("--out", metavar="FILE", type=Path, help="write there instead of stdout")
@@ -52,6 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="replace this name, and secrets, in the output; @FILE: one name a line",
     )
+    site = parser.add_argument_group("a job on a running site")
+    add_scope(site, required=False)
+    site.add_argument("--keep", metavar="PATH", type=Path, help="keep the evidence in this folder or archive (.tar.zst, .zip …)")
+    add_site(site)
 
 
 def _window(text: str) -> tuple[str, float]:
@@ -90,8 +96,19 @@ def _windows(changes: list[tuple[str, float]]) -> Windows | None:
 
 def run(options: argparse.Namespace) -> int:
     """Triage every path and print each verdict as soon as it is there."""
+    if bool(options.paths) == bool(options.job):
+        complain(
+            "give either paths or --job" if options.job else "there is nothing to triage",
+            hint="workbench triage FOLDER, or workbench triage --job NAME on a running site; see `workbench triage --help`",
+        )
+        return exits.USAGE
     if options.catalog is not None:
         _use_catalog(options.catalog)
+    if options.job:
+        from workbench.cli.live import config_of, scope_of
+
+        options.site = config_of(options)  # what is wrong with it ends the run here, before any server is asked
+        options.scope = scope_of(options, options.site)
     fmt = options.output or _format_of(options.out)
     hide = _redactor(options.redact)
     codes: list[int] = []
@@ -109,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
             for _, document, code in _verdicts(options, hide):
                 codes.append(code)
                 documents.append(document)
-            write(dumps(documents if len(options.paths) > 1 else documents[0], indent=2) + "\n")
+            write(dumps(documents if len(documents) > 1 else documents[0], indent=2) + "\n")
         elif fmt == "html":
             from workbench.report.html import render
 
@@ -150,7 +167,7 @@ def _format_of(out: Path | None) -> str:
 
 def _verdicts(options: argparse.Namespace, hide: Callable[[str], str] | None) -> Iterator[tuple[str, dict[str, Any], int]]:
     windows = _windows(options.window)
-    for path in options.paths:
+    for path in options.paths or [f"job {options.job}"]:
         document, code = _one(path, options, hide, windows)
         yield path, document, code
 
@@ -168,7 +185,7 @@ def _one(
 
         _check_stdin(path)
         with Progress(enabled=not options.quiet) as progress:
-            incident = load(path, progress=progress)
+            incident = _live(options) if options.job else load(path, progress=progress)
             verdict = incident.triage() if windows is None else incident.triage(windows)
             document = to_json(verdict, name=path, redact=hide)
     except WorkbenchError as error:
@@ -191,6 +208,12 @@ def _one(
         complain(f"{path}: {reason}", hint=hint)
         return _hidden(failed(path, reason, source="workbench", hint=hint), hide), exits.INTERNAL
     return document, exits.INCOMPLETE if _incomplete(document) else exits.OK
+
+
+def _live(options: argparse.Namespace) -> Incident:
+    from workbench.live import load_job
+
+    return load_job(options.scope, options.site, keep=options.keep)
 
 
 def _hidden(document: dict[str, Any], hide: Callable[[str], str] | None) -> dict[str, Any]:

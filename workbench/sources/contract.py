@@ -180,6 +180,20 @@ class Folder:
     closed: bool = False  # nothing is written any more, also not by a source that comes back after its deadline
     _lock: Lock = field(default_factory=Lock, repr=False)
 
+    @classmethod
+    def resume(cls, root: Path, limit: int = 2 << 30) -> Folder:
+        """Return a folder that goes on with what an interrupted collection left in `root`."""
+        folder = cls(root, limit)
+        for path in sorted(root.rglob("*")):
+            if path.suffix == ".partial":
+                path.unlink(missing_ok=True)
+            elif path.is_file():
+                with path.open("rb") as stream:
+                    digest = hashlib.file_digest(stream, "sha256").hexdigest()
+                name = path.relative_to(root).as_posix()
+                folder.files[name] = File(name, path.stat().st_size, digest)
+        return folder
+
     def has(self, name: str) -> bool:
         """Tell whether a file is there, from this or an earlier collection."""
         return (self.root / name).is_file()

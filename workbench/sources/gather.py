@@ -77,7 +77,9 @@ def in_parallel(
     return results
 
 
-def gather(scope: Scope, sources: Sequence[Source], folder: Folder, *, seconds: float = 30.0) -> Gathered:
+def gather(
+    scope: Scope, sources: Sequence[Source], folder: Folder, *, seconds: float = 30.0, missing: Sequence[Answer] = ()
+) -> Gathered:
     """
     Collect what all sources know of a job into a folder.
 
@@ -91,6 +93,8 @@ def gather(scope: Scope, sources: Sequence[Source], folder: Folder, *, seconds: 
         Where the files go; a `manifest.json` is written last.
     seconds : float
         How long each source may take, twice: to find the job, and to tell of it.
+    missing : sequence of Answer
+        What is known not to be there; it is noted with the rest.
 
     Returns
     -------
@@ -115,6 +119,8 @@ def gather(scope: Scope, sources: Sequence[Source], folder: Folder, *, seconds: 
             answers = [Answer(_WORDS.get(name, name), "missing", f"{name} was asked nothing that it could answer")]
         gathered.answers[name] = answers
         gathered.seconds[name] = round(took + located[name][1], 3)
+    if missing:
+        gathered.answers["site"] = list(missing)
     if not known and sources:
         gathered.answers.setdefault("workbench", []).append(
             Answer(
