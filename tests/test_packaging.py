@@ -16,7 +16,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-USERS = [*PROJECT["dependencies"], *EXTRAS["sources"], *EXTRAS["ui"], *EXTRAS["lab"]]
+USERS = [*PROJECT["dependencies"], *(row for name, rows in EXTRAS.items() if name not in ("all", "dev") for row in rows)]
 
 
 def requirement(text: str) -> tuple[str, str]:

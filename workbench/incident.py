@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from workbench.sources.files import Document
     from workbench.triage.windows import Windows
-    from workbench.workers import Outcome
+    from workbench.workers import Outcome, Pool
 
-__all__ = ["Incident", "IncidentVerdict", "from_documents", "load", "needs_year", "parse_document", "without_input"]
+__all__ = ["Incident", "IncidentVerdict", "from_documents", "load", "needs_year", "parse_document", "triage_path", "without_input"]
 
 
 class IncidentVerdict(Verdict):
@@ -132,7 +132,9 @@ class Incident(Evidence):
         )
 
 
-def load(*paths: str | Path, progress: Callable[..., None] | None = None, stdin: Any = None) -> Incident:
+def load(
+    *paths: str | Path, progress: Callable[..., None] | None = None, stdin: Any = None, pool: Pool | None = None
+) -> Incident:
     """
     Read a folder, a file, or an archive with the evidence of one incident.
 
@@ -142,6 +144,9 @@ def load(*paths: str | Path, progress: Callable[..., None] | None = None, stdin:
         Folders, log files or archives; ``-`` reads standard input. Several paths are one incident.
     progress : callable, optional
         Called by the reader as bytes are read.
+    pool : Pool, optional
+        Workers that read the logs, such as `workbench.cluster.Cluster`; default: this process, and for the logs of a large job
+        processes beside it.
 
     Returns
     -------
@@ -172,9 +177,24 @@ def load(*paths: str | Path, progress: Callable[..., None] | None = None, stdin:
         incident.problems.append(nothing([str(path) for path in paths]))
     about = survey(found, limits)
     with _no_collector():
-        if len(found) >= _MANY and cores() > 1:
-            return _assembled(_sound(read_parsed(found, about, progress), incident), incident)
+        if pool is not None or (len(found) >= _MANY and cores() > 1):
+            return _assembled(_sound(read_parsed(found, about, progress, pool), incident), incident)
         return _assembled(_all_parsed(read_files(found, about, progress=progress, stdin=stdin), incident), incident)
+
+
+def triage_path(path: str) -> dict[str, Any]:
+    """Return the verdict on one incident as JSON (``workbench.verdict/1``); whatever goes wrong becomes an `unknown` that says so."""
+    from workbench.errors import WorkbenchError
+    from workbench.report.verdict_json import failed, to_json
+
+    try:
+        return to_json(load(path).triage(), name=path)
+    except WorkbenchError as error:
+        return failed(path, str(error), hint=error.hint)
+    except OSError as error:
+        return failed(path, f"{path}: {error.strerror or error}", hint="check the path and that you may read it")
+    except Exception as error:  # one bad incident must not cost the verdicts of the others
+        return failed(path, f"internal error: {type(error).__name__}: {error}", source="workbench", hint="please report it")
 
 
 def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -> Incident:
@@ -373,8 +393,11 @@ def parse_document(document: Document, reference: float | None = None) -> Parsed
         return parsed
     if kind == "smi":
         from workbench.parse.kernel import parse_kernel
+        from workbench.parse.nvml_doc import is_nvml, parse_nvml
         from workbench.parse.smi import parse_smi
 
+        if is_nvml(document.data):
+            return parse_nvml(document.data, file=file, node=node, lines=lines)
         parsed = parse_smi(lines, file=file, node=node)
         if parsed.facts.get("has_kernel_lines"):
             parsed.extend(parse_kernel(lines, file=file, node=node, reference=reference or document.mtime))

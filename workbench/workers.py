@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from workbench.sources.survey import Survey
     from workbench.sources.walk import Found
 
-__all__ = ["Outcome", "Workers", "cores", "read_parsed", "serve"]
+__all__ = ["BATCH", "Outcome", "Pool", "Workers", "cores", "read_parsed", "serve", "work"]
 
 Outcome: TypeAlias = (
     "tuple[Document, Parsed | Exception] | Problem"  # a document and what its parser found or met; or what could not be read
@@ -41,15 +41,32 @@ class _Pipe(Protocol):
     stdout: Any
 
 
+class Pool(Protocol):
+    """Workers elsewhere: processes beside this one (`Workers`), or the machines of a cluster (`workbench.cluster.Cluster`)."""
+
+    takes_large: bool  # one large file, too, is read there rather than by threads of this process
+
+    def read(self, files: Sequence[Found], about: Survey) -> Future[list[Outcome]]:
+        """Return, in time, what some files hold, in their order, without the text itself."""
+
+    def triage(self, path: str) -> Future[dict[str, Any]]:
+        """Return, in time, the verdict on one incident as JSON; whatever goes wrong becomes an `unknown` that says so."""
+
+    def close(self) -> None:
+        """Let the workers go."""
+
+
 class Workers:
     """
-    Processes that parse batches of documents.
+    Processes that read, parse or triage.
 
     Parameters
     ----------
     count : int
         How many; each costs about half a second of CPU to start and 60 MB.
     """
+
+    takes_large = False
 
     def __init__(self, count: int) -> None:
         self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
@@ -73,7 +90,11 @@ class Workers:
         """Return, in time, what some files hold, in their order, without the text itself."""
         return self._threads.submit(self._ask, about, list(files))
 
-    def _ask(self, about: Survey | None, items: list[Any]) -> list[Any]:
+    def triage(self, path: str) -> Future[dict[str, Any]]:
+        """Return, in time, the verdict on one incident as JSON."""
+        return self._threads.submit(lambda: cast("dict[str, Any]", self._ask("triage", [path])[0]))
+
+    def _ask(self, about: Survey | str | None, items: list[Any]) -> list[Any]:
         process = self._idle.get()
         try:
             pipe = cast(_Pipe, process)
@@ -81,7 +102,7 @@ class Workers:
             pipe.stdin.flush()
             return cast("list[Any]", pickle.load(pipe.stdout))  # noqa: S301 - our own process wrote it
         except (OSError, EOFError, pickle.PickleError):
-            return _work(about, items)  # the process died (killed for memory, say): do its work here
+            return work(about, items)  # the process died (killed for memory, say): do its work here
         finally:
             self._idle.put(process)
 
@@ -105,6 +126,8 @@ def serve() -> None:
 
     from workbench.parse.scan_part import use_numpy
 
+    global _alone
+    _alone = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asked; it closes our stdin
     use_numpy()  # its import pays here: whoever starts a process has a lot to read
     ask, answer = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
@@ -114,20 +137,28 @@ def serve() -> None:
             about, items = pickle.load(ask)  # noqa: S301 - the process that started us wrote it
         except EOFError:
             return
-        pickle.dump(_work(about, items), answer, pickle.HIGHEST_PROTOCOL)
+        pickle.dump(work(about, items), answer, pickle.HIGHEST_PROTOCOL)
         answer.flush()
+
+
+_alone = False  # a worker has one core: it starts no workers of its own
 
 
 def cores() -> int:
     """Return how many cores this process may use."""
+    if _alone:
+        return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def read_parsed(found: Sequence[Found], about: Survey, progress: Progress | None = None) -> Iterator[Outcome]:
+def read_parsed(
+    found: Sequence[Found], about: Survey, progress: Progress | None = None, pool: Pool | None = None
+) -> Iterator[Outcome]:
     """
     Yield what the files of a large incident hold, in their order: logs are read and parsed by processes, the rest by this one.
 
-    Metrics and structured documents cost more to send than to parse, and one large log is read faster by threads.
+    Metrics and structured documents cost more to send than to parse, and one large log is read faster by threads. `pool` (default:
+    processes of this machine, which end with it) is not closed.
     """
     from workbench.sources.survey import has_no_lines
 
@@ -144,25 +175,25 @@ def read_parsed(found: Sequence[Found], about: Survey, progress: Progress | None
     parts: list[Future[list[Outcome]] | list[Outcome]] = []
     own: list[tuple[int, Found]] = []
     batch: list[Found] = []
-    workers = Workers(min(cores(), 16))
+    workers = pool or Workers(min(cores(), 16))
 
     def send() -> None:
         if batch:
             size, name = sum(each.size for each in batch), batch[-1].name
-            answer = workers.read(batch, about)
+            answer = workers.read(tuple(batch), about)
             answer.add_done_callback(lambda _: advance(size, name))
             parts.append(answer)
             batch.clear()
 
     try:
         for each in found:
-            if has_no_lines(each.name) or each.size >= _LARGE or each.path == "-":
+            if has_no_lines(each.name) or each.path == "-" or (each.size >= _LARGE and not workers.takes_large):
                 send()
                 own.append((len(parts), each))
                 parts.append([])
                 continue
             batch.append(each)
-            if len(batch) == BATCH:
+            if len(batch) == BATCH or sum(one.size for one in batch) >= _LARGE:
                 send()
         send()
         for place, each in own:
@@ -171,11 +202,16 @@ def read_parsed(found: Sequence[Found], about: Survey, progress: Progress | None
         for part in parts:
             yield from part if isinstance(part, list) else part.result()
     finally:
-        workers.close()
+        if pool is None:
+            workers.close()
 
 
-def _work(about: Survey | None, items: list[Any]) -> list[Any]:
-    """Do what a process was asked for: parse documents, or read files and parse what they hold."""
+def work(about: Survey | str | None, items: Sequence[Any]) -> list[Any]:
+    """Do what a worker was asked for: parse documents, triage incidents, or read files and parse what they hold."""
+    if isinstance(about, str):
+        from workbench.incident import triage_path
+
+        return [triage_path(path) for path in items]
     if about is None:
         return [_parse(document) for document in items]
     return list(_read(items, replace(about, limits=replace(about.limits, workers=1))))

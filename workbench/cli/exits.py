@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
-__all__ = ["CONFIG", "DATA", "EXITS", "INCOMPLETE", "INTERNAL", "INTERRUPTED", "OK", "UNAVAILABLE", "USAGE", "table", "worst"]
+__all__ = [
+    "CONFIG",
+    "DATA",
+    "EXITS",
+    "INCOMPLETE",
+    "INTERNAL",
+    "INTERRUPTED",
+    "OK",
+    "UNAVAILABLE",
+    "USAGE",
+    "incomplete",
+    "table",
+    "worst",
+]
 
 OK, INCOMPLETE, USAGE, DATA, UNAVAILABLE, INTERNAL, CONFIG, INTERRUPTED = 0, 3, 64, 65, 69, 70, 78, 130
 
@@ -30,6 +44,12 @@ def worst(codes: Iterable[int]) -> int:
         if code in seen:
             return code
     return max(seen, default=OK)
+
+
+def incomplete(verdict: dict[str, Any]) -> bool:
+    """Tell whether a verdict was given without some source that was asked, or without any."""
+    statuses = [row["status"] for row in verdict["coverage"]]
+    return "failed" in statuses or (bool(statuses) and all(status == "missing" for status in statuses))
 
 
 def table() -> str:

@@ -54,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="replace this name, and secrets, in the output; @FILE: one name a line",
     )
+    parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="read the logs on this Dask cluster, such as tcp://scheduler:8786; it must see the same paths",
+    )
     site = parser.add_argument_group("a job on a running site")
     add_scope(site, required=False)
     site.add_argument("--keep", metavar="PATH", type=Path, help="keep the evidence in this folder or archive (.tar.zst, .zip …)")
@@ -185,7 +190,12 @@ def _one(
 
         _check_stdin(path)
         with Progress(enabled=not options.quiet) as progress:
-            incident = _live(options) if options.job else load(path, progress=progress)
+            if options.job:
+                incident = _live(options)
+            elif options.scheduler:
+                incident = _clustered(path, options.scheduler, progress)
+            else:
+                incident = load(path, progress=progress)
             verdict = incident.triage() if windows is None else incident.triage(windows)
             document = to_json(verdict, name=path, redact=hide)
     except WorkbenchError as error:
@@ -207,13 +217,24 @@ def _one(
         hint = f"run `workbench triage --debug {path}` and report the traceback and `workbench --version`"
         complain(f"{path}: {reason}", hint=hint)
         return _hidden(failed(path, reason, source="workbench", hint=hint), hide), exits.INTERNAL
-    return document, exits.INCOMPLETE if _incomplete(document) else exits.OK
+    return document, exits.INCOMPLETE if exits.incomplete(document) else exits.OK
 
 
 def _live(options: argparse.Namespace) -> Incident:
     from workbench.live import load_job
 
     return load_job(options.scope, options.site, keep=options.keep)
+
+
+def _clustered(path: str, scheduler: str, progress: Callable[..., None]) -> Incident:
+    from workbench.cluster import Cluster
+    from workbench.incident import load
+
+    cluster = Cluster(scheduler)
+    try:
+        return load(path, progress=progress, pool=cluster)
+    finally:
+        cluster.close()
 
 
 def _hidden(document: dict[str, Any], hide: Callable[[str], str] | None) -> dict[str, Any]:
@@ -223,11 +244,6 @@ def _hidden(document: dict[str, Any], hide: Callable[[str], str] | None) -> dict
 
     keep = ("schema", "cause", "class")
     return {key: item if key in keep else redact_tree(item, hide) for key, item in document.items()}
-
-
-def _incomplete(document: dict[str, Any]) -> bool:
-    statuses = [row["status"] for row in document["coverage"]]
-    return "failed" in statuses or (bool(statuses) and all(status == "missing" for status in statuses))
 
 
 def _check_stdin(path: str) -> None:

@@ -314,7 +314,7 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
         head.pod = found[1]
         return found.end()
     if first.isalpha():
-        if first == "s" and (found := _STEPD.match(text, at)):
+        if found := _STEPD.match(text, at):
             head.node = found[1]
             return found.end()
         if found := _NCCL.match(text, at):
@@ -424,15 +424,11 @@ def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:
     speaker = head.rank if head.rank is not None or head.task is None else f"task{head.task}"
     head.stream = f"{speaker}/{head.local_rank}/{head.pid}/{head.node}/{head.pod}" if at else ""
     head.rest = text[at:]
-    if (
-        head.rank is None
-        and ("ank" in head.rest or "RANK" in head.rest)
-        and (found := _IN_RANK.search(head.rest[:200]) or _IN_RANK.search(head.rest[-12:]))
-        and (head.time is not None or "host=" in head.rest[:200])
-    ):
+    late = head.rest[:200] if "ank" in head.rest or "RANK" in head.rest else ""
+    told = late and head.rank is None and (head.time is not None or "host=" in late)
+    if told and (found := _IN_RANK.search(late) or _IN_RANK.search(head.rest[-12:])):
         head.rank = int(found[1])
-        if host := _IN_HOST.search(head.rest[:200]):
-            head.node = head.node or host[1]
+        head.node = head.node or (host[1] if (host := _IN_HOST.search(late)) else None)
     return head
 
 
