@@ -5,7 +5,7 @@ Turn the command line and the catalog into reference pages, so that these cannot
     python docs/generate.py            write the pages
     python docs/generate.py --check    say which are out of date (exit code 1)
 
-Pages: reference/cli.md, exit-codes.md and catalog.md, the classes in reference/verdict.md, and the verdict in README.md (what
+Pages: reference/cli.md, exit-codes.md, settings.md and catalog.md, the classes in reference/verdict.md, and the verdict in README.md (what
 `workbench demo` prints).
 """
 
@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parent))
 os.environ["COLUMNS"] = "100"  # argparse wraps help at the terminal's width
 os.environ["NO_COLOR"] = "1"  # and colours it from Python 3.14 on
 
-from workbench import catalog, model  # noqa: E402
+from workbench import catalog, config, model  # noqa: E402
 from workbench.cli import command_names, entry, exits  # noqa: E402
 from workbench.report.knowledge import KINDS  # noqa: E402
 
@@ -75,6 +75,25 @@ def exits_page() -> str:
         "With several paths the code is that of the worst: "
         + ", ".join(str(code) for code in exits._BY_WEIGHT)
         + ", from worst to best. A verdict is printed for every path all the same.\n"
+    )
+
+
+def settings_page() -> str:
+    """Return every setting."""
+    kinds = {
+        "time": "time: `30s`, `5m`, `6h`", "size": "size: `512MiB`", "words": "list of texts", "table": "table of texts",
+        "secret": "secret", "flag": "`true`, `false`",
+    }  # fmt: skip
+    body: list[tuple[object, ...]] = []
+    defaults = {key: value for key, value, _ in config.defaults().shown()}
+    for setting in config.SETTINGS:
+        names = f"`{setting.variable}`" + "".join(f", `{name}`" for name in setting.exported)
+        shown = defaults[setting.key]
+        body.append((f"`{setting.key}`", kinds.get(setting.kind, setting.kind), cell(shown), names, cell(setting.meaning)))
+    return (
+        f"# Settings\n\n{NOTE}\n`workbench config show` prints the values that hold and where each comes from. A flag decides before the\n"
+        "environment, that before a profile of the file, that before the file. A secret stands in a file that `KEY_file` (or the variable\n"
+        "with `_FILE`) names, or in the environment.\n\n" + rows(("setting", "kind", "default", "environment", "meaning"), body)
     )
 
 
@@ -158,6 +177,7 @@ def pages() -> dict[Path, str]:
     return {
         HERE / "reference" / "cli.md": cli_page(),
         HERE / "reference" / "exit-codes.md": exits_page(),
+        HERE / "reference" / "settings.md": settings_page(),
         HERE / "reference" / "catalog.md": catalog_page(),
         readme: shown.sub(lambda match: match[1] + demo + match[2], readme.read_text(encoding="utf-8")),
         verdict: mark.sub(lambda match: match[1] + block + match[2], verdict.read_text(encoding="utf-8")),

@@ -141,6 +141,12 @@ def test_sizes() -> None:
     assert (size_of("512MiB"), size_of("2GB"), size_of("17")) == (512 << 20, 2 * 10**9, 17)
 
 
+def test_times_and_sizes_are_shown_as_people_write_them() -> None:
+    config = load_config(environ={"WORKBENCH_SINCE": "90m", "WORKBENCH_DEADLINE": "1.5s", "WORKBENCH_LIMIT": "512MiB"})
+    shown = {key: text for key, text, _ in config.shown()}
+    assert (shown["since"], shown["deadline"], shown["limit"]) == ("90m", "1.5s", "512MiB")
+
+
 def test_no_two_settings_share_a_variable() -> None:
     variables = [name for setting in SETTINGS for name in (setting.variable, *setting.exported)]
     assert len(variables) == len(set(variables))

@@ -36,7 +36,8 @@ def test_every_command_is_documented_twice(name: str) -> None:
     """In the reference, and where a newcomer reads."""
     assert f"## workbench {name}\n" in (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
     assert any(
-        f"workbench {name}" in page.read_text(encoding="utf-8") for page in (ROOT / "README.md", ROOT / "docs/getting-started.md")
+        f"workbench {name}" in page.read_text(encoding="utf-8")
+        for page in (ROOT / "README.md", ROOT / "docs/getting-started.md", ROOT / "docs/live.md")
     )
 
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from workbench.errors import ConfigError
 
-__all__ = ["SETTINGS", "Config", "Setting", "Value", "load_config", "size_of", "time_span"]
+__all__ = ["SETTINGS", "Config", "Setting", "Value", "defaults", "load_config", "size_of", "time_span"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,17 @@ def _text(value: Any, kind: str) -> str:
     if kind == "flag":
         return "true" if value else "false"
     if kind == "time":
-        return f"{value:g}s"
+        return next(
+            f"{value / span:g}{unit}"
+            for unit, span in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+            if value % span == 0 or span == 1
+        )
+    if kind == "size":
+        return next(
+            f"{value >> shift}{unit}"
+            for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10), ("", 0))
+            if not value % (1 << shift)
+        )
     if kind == "table":
         return ", ".join(f"{name}=…" for name in value)  # headers may carry a secret
     if kind == "url":
@@ -264,6 +274,11 @@ def _typed(setting: Setting, raw: Any) -> Any:
     if setting.choices and raw not in setting.choices:
         raise ValueError(f"{raw!r} is none of {', '.join(setting.choices)}")
     return raw
+
+
+def defaults() -> Config:
+    """Return the settings when nobody sets any."""
+    return Config({setting.key: Value(setting.default, "default") for setting in SETTINGS})
 
 
 def load_config(
