@@ -44,8 +44,12 @@ def _find(text: str, needle: str, anchor: int) -> int:
         if anchor < 0:
             at = text.find(form)
         else:
-            after, before = text.find(form, anchor), text.rfind(form, 0, anchor)
-            at = after if before < 0 or (after >= 0 and after - anchor <= anchor - before) else before
+            at = -1
+            for reach in (1 << 14, len(text)):  # nearly always within the same object: the whole of a large list is the last resort
+                after, before = text.find(form, anchor, anchor + reach), text.rfind(form, max(anchor - reach, 0), anchor)
+                at = after if before < 0 or (after >= 0 and after - anchor <= anchor - before) else before
+                if at >= 0:
+                    break
         if at >= 0:
             return at
     return -1
@@ -57,6 +61,8 @@ class Locator(Mapping[str, int]):
     def __init__(self, text: str) -> None:
         self.text = text
         self._starts: list[int] | None = None
+        self._anchors: dict[str, int] = {}
+        self._last = 0  # where the object before this one was: objects are asked for in the order of the document
 
     def find(self, needle: str, near: str = "") -> int | None:
         """Return the line of a value, of several the one nearest to another value; see `locate`."""
@@ -64,7 +70,12 @@ class Locator(Mapping[str, int]):
 
         if self._starts is None:
             self._starts = [0, *(found.end() for found in re.finditer("\n", self.text))]
-        at = _find(self.text, needle, self.text.find(near) if near else -1)
+        anchor = self._anchors.get(near, -1) if near else -1
+        if near and near not in self._anchors:
+            anchor = self.text.find(near, self._last)
+            anchor = anchor if anchor >= 0 else self.text.find(near)
+            self._anchors[near], self._last = anchor, max(anchor, 0)
+        at = _find(self.text, needle, anchor)
         return bisect.bisect_right(self._starts, at) if at >= 0 else None
 
     def __getitem__(self, needle: str) -> int:
