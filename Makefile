@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
 
-.PHONY: help demo test lint format types score bench wheel docs picture clean python
+.PHONY: help demo test test-live lint format types score bench wheel docs picture clean python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
@@ -46,8 +46,11 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/.all  ## triage a shipped incident: the verdict here, a report in demo-report.html
 	@$(BIN)/workbench demo --out demo-report.html
 
-test: $(VENV)/.dev  ## all tests that need no server
+test: $(VENV)/.dev  ## all tests that need no server; those left out are named at the end
 	@$(BIN)/python -m pytest -n $(WORKERS) -q
+
+test-live: $(VENV)/.dev  ## tests against real servers, which tests/services installs, starts and stops (Debian, root)
+	@$(BIN)/python -m pytest -q -m live $(LIVE_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, the import directions
 	@$(BIN)/ruff check .

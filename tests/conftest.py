@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -120,3 +121,13 @@ def workbench() -> Callable[..., subprocess.CompletedProcess[str]]:
         )
 
     return run
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name what did not run here and how it is run: a test that nobody sees left out tests nothing."""
+    if config.option.markexpr != "not live":
+        return
+    terminalreporter.section("left out here")
+    for file in sorted((ROOT / "tests" / "live").glob("test_*.py")):
+        about = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n")[0]
+        terminalreporter.write_line(f"tests/live/{file.name}: needs a real server, `make test-live` starts it. {about}")

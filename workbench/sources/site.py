@@ -86,27 +86,42 @@ def _has_kubernetes(config: Config) -> bool:
 def _kubernetes(config: Config) -> Source:
     from workbench.sources.kubernetes import Kubernetes
 
-    return Kubernetes(
-        kubeconfig=config["kubernetes.kubeconfig"], context=config["kubernetes.context"], namespace=config["kubernetes.namespace"]
-    )
+    return Kubernetes(config["kubernetes.kubeconfig"], config["kubernetes.context"], namespace=config["kubernetes.namespace"])
 
 
 def _slurm(config: Config) -> Source:
     from workbench.sources.slurm import Slurm
 
-    return Slurm(prefix=config["slurm.prefix"])
+    return Slurm(config["slurm.prefix"])
 
 
 def _prometheus(config: Config) -> Source:
     from workbench.sources.prometheus import Prometheus
 
-    return Prometheus(config["prometheus.url"])
+    of = config.section("prometheus")
+    names = ("token", "username", "password", "ca", "certificate", "key", "verify", "headers", "job_label")
+    return Prometheus(of["url"], **{name: of[name] for name in names})
 
 
 def _elasticsearch(config: Config) -> Source:
-    from workbench.sources.elasticsearch import LogIndex
+    from workbench.sources.elasticsearch import Access, LogIndex
 
-    return LogIndex(config["elasticsearch.url"])
+    of = config.section("elasticsearch")
+    access = Access(
+        of["url"],
+        product="opensearch" if config.origin("elasticsearch.url").endswith(" OPENSEARCH_URL") else of["product"],
+        user=of["username"] or "",
+        password=of["password"] or "",
+        api_key=of["api_key"] or "",
+        bearer=of["token"] or "",
+        ca=of["ca"] or "",
+        certificate=of["certificate"] or "",
+        key=of["key"] or "",
+        verify=of["verify"],
+        headers=of["headers"] or {},
+    )
+    preset = "" if of["fields"] == "auto" else of["fields"]
+    return LogIndex(access, of["index"], preset=preset, fields=of["custom"] or {})
 
 
 def _node(config: Config) -> Source:

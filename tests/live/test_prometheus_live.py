@@ -1,0 +1,364 @@
+"""Turn a real Prometheus with a backfilled GPU fault into a collected incident, and check that the verdict names the GPU."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("prometheus_api_client")
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.faults import FaultServer
+from workbench.detect.metrics import detect_metrics
+from workbench.incident import load
+from workbench.sources import prometheus_api, prometheus_collect
+from workbench.sources.contract import Answer, Deadline, Folder, Scope
+from workbench.sources.prometheus import Prometheus
+from workbench.sources.prometheus_query import any_of, quote, split_matrix
+
+pytestmark = pytest.mark.live
+
+SERVICES = Path(__file__).resolve().parent.parent / "services" / "prometheus"
+Start = Callable[..., str]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def history(folder: Path, *options: str) -> Path:
+    file = folder / f"history{len(list(folder.glob('*.om')))}.om"
+    with file.open("wb") as out:
+        subprocess.run([sys.executable, SERVICES / "dcgm_history.py", *options], stdout=out, check=True, timeout=300)
+    return file
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Start servers of this module; each in a folder and on a port of its own."""
+    if not shutil.which(os.environ.get("PROMETHEUS", "prometheus")) and os.getuid() != 0:
+        pytest.skip("no prometheus on the path, and only root may install Debian's")
+    folders: list[Path] = []
+
+    def begin(*arguments: str) -> str:
+        folder = tmp_path_factory.mktemp("prometheus")
+        folders.append(folder)
+        port = free_port()
+        command = [SERVICES / "start", "--dir", folder, "--port", str(port), "--no-alertmanager", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return f"http{'s' if '--secure' in arguments else ''}://127.0.0.1:{port}"
+
+    yield begin
+    for folder in folders:
+        subprocess.run([SERVICES / "stop", "--dir", folder], check=True, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def server(start: Start, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Four nodes of eight GPUs: GPU 3 of the last has memory errors, GPU 7 of the third falls off the bus."""
+    return start(str(history(tmp_path_factory.mktemp("om"))))
+
+
+def scope(**more: Any) -> Scope:
+    now = time.time()
+    return Scope("trainer", now - 3600, now, **more)
+
+
+def bad(answers: list[Answer]) -> list[Answer]:
+    return [answer for answer in answers if answer.status != "ok"]
+
+
+def culprit(folder: Path) -> tuple[str, str | None, int | None]:
+    verdict = load(folder).triage()
+    return verdict.cls, verdict.node, verdict.gpu.index if verdict.gpu else None
+
+
+def test_the_verdict_names_the_gpu(server: str, tmp_path: Path) -> None:
+    prometheus = Prometheus(server)
+    where = prometheus.locate(scope(), Deadline(20))
+    assert where is not None
+    assert (where.namespace, where.nodes[0], len(where.nodes), where.pods[-1]) == ("ml", "gpu-node-001", 4, "trainer-3")
+    answers = prometheus.collect(where, Folder(tmp_path), Deadline(30))
+    assert not bad(answers)
+    assert culprit(tmp_path) == ("hardware/gpu-memory", "gpu-node-004", 3)
+    events = detect_metrics(load(tmp_path).series)
+    told = {(event.signature, event.node, event.gpu.index if event.gpu else None) for event in events}
+    assert ("metric-ecc-dbe-increase", "gpu-node-004", 3) in told
+    assert ("metric-xid-change", "gpu-node-004", 3) in told
+    assert ("metric-xid-change", "gpu-node-003", 7) in told
+    assert ("metric-gpu-vanished", "gpu-node-003", 7) in told  # and not five minutes late, as query_range would have it
+    gone = next(event.time for event in events if event.signature == "metric-gpu-vanished")
+    assert gone is not None
+    assert 500 < time.time() - gone < 720
+
+
+def test_without_a_scheduler_the_name_of_the_pods_will_do(server: str, tmp_path: Path) -> None:
+    answers = Prometheus(server).collect(scope(), Folder(tmp_path), Deadline(30))
+    assert not [answer for answer in bad(answers) if answer.status == "failed"]
+    assert culprit(tmp_path) == ("hardware/gpu-memory", "gpu-node-004", 3)
+
+
+def test_a_job_that_is_not_there_is_missing(server: str, tmp_path: Path) -> None:
+    now = time.time()
+    answers = Prometheus(server).collect(Scope('no"such{job}\\', now - 3600, now), Folder(tmp_path), Deadline(30))
+    assert answers[0].status == "missing"
+    assert not list(tmp_path.rglob("metrics/DCGM*"))
+
+
+def test_data_that_stopped_long_ago_is_stale(server: str, tmp_path: Path) -> None:
+    now = time.time()
+    answers = Prometheus(server).collect(Scope("trainer", now - 7000, now - 4000), Folder(tmp_path), Deadline(30))
+    assert "missing" in {answer.status for answer in answers}  # nothing before the history begins
+
+
+def test_of_a_large_job_only_suspects_and_peers_travel(start: Start, tmp_path: Path) -> None:
+    """40 nodes, 320 GPUs: the two nodes with faults and four others are taken, and the verdict is that of all of them."""
+    url = start(str(history(tmp_path, "--nodes", "40", "--hostname", "hostname")))
+    few, whole = Folder(tmp_path / "few"), Folder(tmp_path / "whole")
+    nodes = tuple(f"gpu-node-{at:03d}.cluster.local" for at in range(1, 41))
+    answers = Prometheus(url).collect(scope(nodes=nodes), few, Deadline(60))
+    assert not bad(answers)
+    asked = next(answer for answer in answers if "questions what changed on 320 GPUs of 40 nodes" in answer.detail)
+    assert asked.rows == 2
+    labels = split_matrix((tmp_path / "few/metrics/DCGM_FI_DEV_POWER_USAGE.json").read_bytes()).labels()
+    taken = {row["hostname"] for row, _ in labels}
+    assert {"gpu-node-040", "gpu-node-039"} < taken
+    assert len(taken) == 6
+    ports = split_matrix((tmp_path / "few/metrics/node_infiniband_state_id.json").read_bytes())
+    assert len(ports.series) == 12
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prometheus_collect, "SMALL", 1000)
+        assert not bad(Prometheus(url).collect(scope(nodes=nodes), whole, Deadline(60)))
+    assert culprit(tmp_path / "few") == culprit(tmp_path / "whole") == ("hardware/gpu-memory", "gpu-node-040", 3)
+    assert few.size < whole.size / 5
+
+
+def test_a_healthy_large_job_has_no_suspects(start: Start, tmp_path: Path) -> None:
+    url = start(str(history(tmp_path, "--nodes", "12", "--healthy")))
+    answers = Prometheus(url).collect(scope(), Folder(tmp_path / "all"), Deadline(60))
+    assert any("nothing changed; 0 nodes and 4 others" in answer.detail for answer in answers)
+
+
+def test_tls_and_authentication(start: Start, tmp_path: Path) -> None:
+    url = start("--secure", str(history(tmp_path, "--nodes", "1")))
+    folder = next(path for path in tmp_path.parent.glob("prometheus*") if (path / "ca.crt").exists())
+    ca = folder / "ca.crt"
+
+    def asked(name: str, **options: Any) -> list[Answer]:
+        return Prometheus(url, **options).collect(scope(), Folder(tmp_path / name), Deadline(20))
+
+    untrusted = asked("a", username="user", password="secret")
+    assert "no trusted TLS connection" in untrusted[0].detail
+    unknown = asked("b", ca=ca)
+    assert "HTTP 401" in unknown[0].detail
+    wrong = asked("c", ca=ca, username="user", password="wr0ng")
+    assert "HTTP 401" in wrong[0].detail
+    assert "wr0ng" not in repr(wrong)
+    assert {answer.status for answer in (*untrusted, *unknown, *wrong)} == {"failed"}
+    assert "failed" not in {answer.status for answer in asked("d", ca=ca, username="user", password="secret")}
+    lines = Prometheus(url, ca=ca).examine(Deadline(10))
+    assert [(line.item, line.status) for line in lines] == [("rights", "critical")]
+
+
+@pytest.mark.parametrize("fault", ["hang", "slow", "cut", "reset", "401", "403", "429", "500", "503", "login-page", "html"])
+def test_faults_in_front_of_a_real_server(server: str, tmp_path: Path, fault: str) -> None:
+    with FaultServer(
+        server, fault=fault, when=lambda request: "DCGM_FI_DEV_P" in urllib.parse.unquote(request.path), retry_after="20"
+    ) as front:
+        began = time.monotonic()
+        answers = Prometheus(front.url).collect(scope(), Folder(tmp_path), Deadline(8))
+        assert time.monotonic() - began < 8.5
+    failed = [answer for answer in answers if answer.status == "failed"]
+    assert failed
+    if fault not in ("hang", "slow"):
+        # what stands under another name still counts
+        assert culprit(tmp_path) == ("hardware/gpu-memory", "gpu-node-004", 3)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+def test_any_text_is_safe_in_a_query(server: str, value: str) -> None:
+    """The server's own parser gives back what was quoted, and an exact matcher matches just that."""
+    api = Prometheus(server).api
+    made = f'label_replace(vector(1), "made", {quote(value.replace("$", "$$"))}, "", "")'
+    rows, _ = api.instant(made, time.time(), Deadline(10))
+    assert rows[0][0].get("made", "") == value
+    found, _ = api.instant(f"absent(nothing{{{any_of('made', [value, 'x'])}}})", time.time(), Deadline(10))
+    assert len(found) == 1
+
+
+def test_frames_in_chunks_are_the_frame(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prometheus = Prometheus(server)
+    end = time.time() // 30 * 30
+    whole = prometheus.frame("DCGM_FI_DEV_POWER_USAGE", end - 3600, end, 30)
+    plain = prometheus_api.chunks
+    monkeypatch.setattr(prometheus_api, "chunks", lambda since, until, step: plain(since, until, step, 7))
+    pieces = prometheus.frame("DCGM_FI_DEV_POWER_USAGE", end - 3600, end, 30)
+    assert whole.equals(pieces)
+    assert len(whole) > 3000
+    # and it is what prometheus-api-client reads
+    from datetime import UTC, datetime
+
+    from prometheus_api_client import PrometheusConnect
+
+    data = PrometheusConnect(server).custom_query_range(
+        "DCGM_FI_DEV_POWER_USAGE", datetime.fromtimestamp(end - 3600, UTC), datetime.fromtimestamp(end, UTC), "30"
+    )
+    assert whole["value"].tolist() == [float(value) for one in data for _, value in one["values"]]
+
+
+def test_ten_days_at_ten_seconds_pass_the_servers_limit(server: str) -> None:
+    end = time.time() // 10 * 10
+    frame = Prometheus(server).frame("node_load1", end - 10 * 86400, end, 10)  # 86,400 points; the server gives 11,000 at once
+    assert frame["time"].is_monotonic_increasing or frame["node"].nunique() > 1
+    assert not frame.duplicated(["time", *[name for name in frame if name not in ("time", "value")]]).any()
+
+
+def test_an_error_has_the_servers_words(server: str) -> None:
+    from workbench.sources.prometheus_http import QueryError
+
+    with pytest.raises(QueryError, match="parse error") as caught:
+        Prometheus(server).frame("sum(", time.time() - 60, time.time())
+    assert caught.value.error_type == "bad_data"
+    assert caught.value.query == "sum("
+
+
+def test_the_doctor(server: str) -> None:
+    lines = {line.item: line for line in Prometheus(server).examine(Deadline(20))}
+    assert lines["version"].status == lines["clock"].status == lines["rights"].status == lines["data age"].status == "ok"
+    assert lines["label node"].detail.startswith("Hostname, 4 nodes")
+    assert "field DCGM_FI_DEV_ECC_DBE_VOL_TOTAL" not in lines
+    assert lines["field DCGM_FI_DEV_THERMAL_VIOLATION"].fix.startswith("DCGM_FI_DEV_THERMAL_VIOLATION, counter,")
+
+
+class Exporter(http.server.BaseHTTPRequestHandler):
+    """A dcgm-exporter of two GPUs, of which one can be taken away."""
+
+    gpus = 2
+
+    def do_GET(self) -> None:
+        text = "".join(
+            f'DCGM_FI_DEV_GPU_TEMP{{gpu="{gpu}",UUID="GPU-0000000{gpu}-0000-0000-0000-000000000000",Hostname="node-a",pod="live-0",'
+            f'namespace="ml"}} {40 + gpu}\n'
+            for gpu in range(self.gpus)
+        )
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def test_a_real_scrape_with_staleness_markers(start: Start, tmp_path: Path) -> None:
+    """A GPU that goes away leaves a staleness marker, which must be no sample; the exporter's target stays up."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Exporter) as exporter:
+        threading.Thread(target=exporter.serve_forever, daemon=True).start()
+        try:
+            url = start("--target", f"127.0.0.1:{exporter.server_port}")
+            began = time.time()
+            while Prometheus(url).api.value("count(DCGM_FI_DEV_GPU_TEMP)", time.time(), Deadline(5)) != 2:
+                assert time.time() - began < 30
+                time.sleep(0.5)
+            time.sleep(3)
+            Exporter.gpus = 1
+            time.sleep(5)
+        finally:
+            exporter.shutdown()
+            Exporter.gpus = 2
+    answers = Prometheus(url).collect(Scope("live", began - 1, time.time()), Folder(tmp_path), Deadline(20))
+    assert "failed" not in {answer.status for answer in answers}
+    matrix = split_matrix((tmp_path / "metrics/DCGM_FI_DEV_GPU_TEMP.json").read_bytes())
+    counts = {labels["gpu"]: samples.count(b"],[") + 1 for labels, samples in matrix.labels()}
+    assert counts["1"] < counts["0"]
+    assert b"NaN" not in (tmp_path / "metrics/DCGM_FI_DEV_GPU_TEMP.json").read_bytes()
+    assert json.loads((tmp_path / "metrics/up.json").read_bytes())["data"]["result"]
+
+
+def test_a_deleted_series_is_told(start: Start, tmp_path: Path) -> None:
+    url = start(str(history(tmp_path, "--nodes", "1")))
+    address = f"{url}/api/v1/admin/tsdb/delete_series?match[]=DCGM_FI_DEV_XID_ERRORS"
+    with urllib.request.urlopen(urllib.request.Request(address, method="POST"), timeout=10) as answer:
+        assert answer.status == 204
+    answers = Prometheus(url).collect(scope(), Folder(tmp_path / "folder"), Deadline(20))
+    found = [answer for answer in answers if "DCGM_FI_DEV_XID_ERRORS" in answer.detail]
+    assert found
+    assert {answer.status for answer in found} <= {"missing", "partial"}
+
+
+@pytest.fixture
+def victoria(tmp_path: Path) -> Iterator[str]:
+    """A VictoriaMetrics with 12 nodes; its binary is taken from $VICTORIA_METRICS, or unpacked from Debian's next suite."""
+    binary = os.environ.get("VICTORIA_METRICS")
+    if not binary:
+        if not shutil.which("apt-get"):
+            pytest.skip("no VICTORIA_METRICS, and no apt to fetch it with")
+        done = subprocess.run([SERVICES / "fetch", "sid", "victoria-metrics"], capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            pytest.skip(f"victoria-metrics cannot be fetched: {done.stderr[-300:]}")
+        binary = f"{done.stdout.split()[-1]}/victoria-metrics"
+    port = free_port()
+    options = [
+        f"-storageDataPath={tmp_path}/data",
+        f"-httpListenAddr=127.0.0.1:{port}",
+        "-retentionPeriod=100y",
+        "-loggerLevel=ERROR",
+    ]
+    process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        text = history(tmp_path, "--nodes", "12").read_text()
+        # its import wants milliseconds
+        lines = [f"{line}000" for line in text.splitlines() if not line.startswith("#")]
+        body = "\n".join(lines).encode()
+        for _ in range(100):
+            try:
+                urllib.request.urlopen(f"{url}/health", timeout=5).close()
+                break
+            except OSError:
+                time.sleep(0.1)
+        urllib.request.urlopen(urllib.request.Request(f"{url}/api/v1/import/prometheus", body), timeout=60).close()
+        urllib.request.urlopen(f"{url}/internal/force_flush", timeout=30).close()  # else the samples are seen after some seconds
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.mark.parametrize("small", [64, 1000])
+def test_victoriametrics(victoria: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+    """The same questions, by suspects and whole, of the other server that many sites have."""
+    monkeypatch.setattr(prometheus_collect, "SMALL", small)
+    prometheus = Prometheus(victoria)
+    where = prometheus.locate(scope(), Deadline(20))
+    assert where is not None
+    assert len(where.nodes) == 12
+    answers = prometheus.collect(where, Folder(tmp_path / "folder"), Deadline(60))
+    assert not bad(answers)
+    assert culprit(tmp_path / "folder") == ("hardware/gpu-memory", "gpu-node-012", 3)
+    if small == 64:
+        labels = split_matrix((tmp_path / "folder/metrics/DCGM_FI_DEV_POWER_USAGE.json").read_bytes()).labels()
+        assert len({row["Hostname"] for row, _ in labels}) == 6
+    assert "victoriametrics" in prometheus.examine(Deadline(10))[0].detail
+    end = time.time() // 30 * 30
+    assert len(prometheus.frame("DCGM_FI_DEV_GPU_TEMP", end - 1800, end - 900, 30)) == 96 * 31

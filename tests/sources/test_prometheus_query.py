@@ -1,0 +1,256 @@
+"""Turn windows, labels and answers into queries and back: every point once, every label value exactly, every byte kept."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import re
+from itertools import pairwise
+from math import isclose
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.catalog import table
+from workbench.model import CLASSES
+from workbench.sources import prometheus_frame
+from workbench.sources.prometheus_frame import matrix_frame, numbers
+from workbench.sources.prometheus_http import QueryError
+from workbench.sources.prometheus_jobs import lookup, question_of, questions
+from workbench.sources.prometheus_query import (
+    Matrix,
+    any_of,
+    choose_step,
+    chunks,
+    duration,
+    equals,
+    join,
+    literal,
+    quote,
+    selector,
+    split_matrix,
+)
+
+
+def unquote(text: str) -> str:
+    """Read a Go string literal, as PromQL's parser does."""
+    assert text[0] == text[-1] == '"'
+    return re.sub(
+        r'\\(?:u([0-9a-f]{4})|(.))|(["\\\n])',
+        lambda part: chr(int(part[1], 16)) if part[1] else {"n": "\n", '"': '"', "\\": "\\"}[part[2]],
+        text[1:-1],
+    )
+
+
+@given(st.text())
+def test_any_label_value_comes_back_from_its_quotes(value: str) -> None:
+    assert unquote(quote(value)) == value.encode("utf-8", "replace").decode()
+    assert equals("pod", value) == f"pod={quote(value)}"
+    assert "\n" not in quote(value)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_literal_matches_itself_only(value: str, other: str) -> None:
+    assert re.fullmatch(literal(value), value)
+    if other != value:
+        assert not re.fullmatch(literal(value), other)
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=2, max_size=5, unique=True), st.text())
+def test_any_of_matches_those_values_only(values: list[str], other: str) -> None:
+    pattern = unquote(any_of("pod", values).removeprefix("pod=~"))
+    assert all(re.fullmatch(pattern, value) for value in values)
+    assert bool(re.fullmatch(pattern, other)) == (other in values)
+
+
+def test_selectors() -> None:
+    assert selector("up") == "up"
+    assert selector("up", ['a="b"']) == 'up{a="b"}'
+    assert selector("gpu.temp", ['a="b"']) == '{__name__="gpu.temp",a="b"}'
+    assert duration(3600) == "3600s"
+    assert duration(0.001) == "1ms"
+
+
+@given(
+    st.integers(0, 2_000_000_000),
+    st.integers(0, 10_000_000),
+    st.sampled_from([1, 5, 15, 30, 60, 300, 3600]),
+    st.integers(1, 11_000),
+)
+def test_chunks_have_every_point_once(since: int, span: int, step: int, most: int) -> None:
+    if span / step > 200_000:
+        step = 3600
+    plan = chunks(since, since + span, step, most)
+    points = [point for start, end in plan[:50] for point in range(int(start), int(end) + 1, step)]
+    assert len(points) == len(set(points))
+    assert all(b - a == step for a, b in pairwise(points))
+    assert all((end - start) / step + 1 <= most for start, end in plan)
+    assert all(start % step == 0 and end % step == 0 for start, end in plan)
+    assert plan[-1].end <= since + span
+    assert plan[-1].end > since + span - step
+
+
+@given(st.floats(0, 1e9), st.floats(0, 1e8), st.integers(1, 10_000), st.floats(1, 300))
+def test_a_step_keeps_the_budget(since: float, span: float, points: int, least: float) -> None:
+    step = choose_step(since, since + span, points, least)
+    assert step >= least
+    assert span / step <= points * 1.0001
+
+
+LABELS = st.dictionaries(
+    st.from_regex(r"[a-z_]{1,8}", fullmatch=True), st.text(st.characters(exclude_categories=["Cs"]), max_size=12), max_size=4
+)
+VALUE = st.one_of(st.floats(), st.integers(-(10**12), 10**12))
+SERIES = st.lists(
+    st.tuples(LABELS, st.lists(VALUE, min_size=1, max_size=5)),
+    min_size=1,
+    max_size=5,
+    unique_by=lambda row: json.dumps(row[0], sort_keys=True),
+)
+
+
+def printed(value: float) -> str:
+    if value != value:
+        return "NaN"
+    return {float("inf"): "+Inf", float("-inf"): "-Inf"}.get(value, repr(value))
+
+
+@settings(deadline=None)  # the first example imports Arrow
+@given(SERIES)
+def test_numbers_and_labels_survive(rows: list[tuple[dict[str, str], list[float]]]) -> None:
+    """Labels may hold anything, also what looks like the answer's own structure."""
+    result = [
+        {"metric": labels, "values": [[1700000000 + 0.5 * at, printed(value)] for at, value in enumerate(values)]}
+        for labels, values in rows
+    ]
+    body = json.dumps(
+        {"status": "success", "data": {"resultType": "matrix", "result": result}}, separators=(",", ":"), ensure_ascii=False
+    )
+    matrix = split_matrix(body.encode())
+    assert [labels for labels, _ in matrix.labels()] == [labels for labels, _ in rows]
+    times, values = numbers(list(matrix.series.values()))
+    expected = np.array([float(value) for _, values in rows for value in values])
+    np.testing.assert_array_equal(values, expected)
+    assert times[0] == 1700000000
+    again = json.loads(b"".join(matrix.body()))
+    assert again["data"]["result"] == json.loads(body)["data"]["result"]
+
+
+def test_a_label_that_looks_like_structure() -> None:
+    labels = {"a": '{"metric":{', "b": '},"values":[', "c": ']]}"'}
+    body = json.dumps(
+        {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": labels, "values": [[1, "2"]]}] * 1}},
+        separators=(",", ":"),
+    )
+    assert [found for found, _ in split_matrix(body.encode()).labels()] == [labels]
+
+
+@pytest.mark.parametrize("engine", ["arrow", "numpy"])
+def test_both_engines_read_the_same(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if engine == "arrow":
+        pytest.importorskip("pyarrow")
+    else:
+
+        def without(name: str) -> object:
+            raise ImportError(name)
+
+        monkeypatch.setattr(prometheus_frame.importlib, "import_module", without)
+    times, values = numbers([b'[1700000000,"45"],[1700000030.123,"NaN"]', b'[5,"+Inf"],[6,"-Inf"],[7,"1e-07"],[8,"1.5e+07"]'])
+    np.testing.assert_array_equal(times, [1700000000, 1700000030.123, 5, 6, 7, 8])
+    np.testing.assert_array_equal(values, [45, np.nan, np.inf, -np.inf, 1e-07, 1.5e07])
+
+
+def test_chunks_are_joined_without_double_samples() -> None:
+    first = Matrix({b'"a":"1"': b'[1,"2"],[2,"3"]', b'"a":"2"': b'[1,"2"]'}, notes=["x"], warned=True)
+    second = Matrix({b'"a":"1"': b'[2,"3"],[3,"4"]', b'"a":"3"': b'[3,"4"]'}, notes=["x"])
+    third = Matrix({b'"a":"1"': b'[3,"4"]'})
+    whole = join([first, second, third])
+    assert whole.series == {b'"a":"1"': b'[1,"2"],[2,"3"],[3,"4"]', b'"a":"2"': b'[1,"2"]', b'"a":"3"': b'[3,"4"]'}
+    assert whole.notes == ["x"]
+    assert whole.warned
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"b"},"values":[[1,"2"],[3,', "cut"),
+        (
+            b'{"status":"error","errorType":"execution","error":"query processing would load too many samples"}',
+            "too many samples",
+        ),
+        (b'{"status":"success","data":{"resultType":"vector","result":[]}}', "a vector"),
+        (b'{"status":"success"}', "no result"),
+        (b"[]", "no object"),
+        (b"", "no JSON"),
+    ],
+)
+def test_what_is_no_answer(body: bytes, word: str) -> None:
+    with pytest.raises(QueryError, match=word):
+        split_matrix(body, "up")
+
+
+def test_an_unusual_layout_is_read_too() -> None:
+    body = b'{ "data": {"result": [ {"values": [[1, "2"]], "metric": {"__name__": "up"}} ], "resultType": "matrix"}, "status": "success", "infos": ["i"] }'
+    matrix = split_matrix(body)
+    assert matrix.notes == ["i"]
+    assert not matrix.warned
+    assert matrix_frame([matrix])["field"].tolist() == ["up"]
+
+
+def test_frames_of_nothing_and_of_functions() -> None:
+    assert list(matrix_frame([Matrix()]).columns) == ["time", "field", "value"]
+    frame = matrix_frame([Matrix({b"": b'[1,"2"]'})], "sum(up)")
+    assert frame["field"].tolist() == ["sum(up)"]
+
+
+def test_other_exporters_are_converted_and_blanks_masked() -> None:
+    rows = {
+        b'"__name__":"nvidia_smi_utilization_gpu_ratio","uuid":"GPU-1","index":"0"': b'[1,"0.5"]',
+        b'"__name__":"DCGM_FI_DEV_GPU_TEMP","Hostname":"n1","gpu":"0"': b'[1,"2147483632"]',
+    }
+    frame = matrix_frame([Matrix(rows)])
+    assert frame["field"].tolist() == ["DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_TEMP"]
+    assert isclose(frame["value"].iloc[0], 50.0)
+    assert np.isnan(frame["value"].iloc[1])
+
+
+def test_nodes_are_found_in_every_spelling() -> None:
+    values = ["gpu-1", "GPU-2.cluster.local", "10.0.0.3:9400", "gpu-11", "gpu-4:9400"]
+    found = lookup(values, ["gpu-1.cluster.local", "gpu-2", "gpu-3", "gpu-4"], {"10.0.0.3": "gpu-3"})
+    assert found == {
+        "gpu-1": "gpu-1.cluster.local",
+        "GPU-2.cluster.local": "gpu-2",
+        "10.0.0.3:9400": "gpu-3",
+        "gpu-4:9400": "gpu-4",
+    }
+    assert lookup(["gpu-1.a.example"], ["gpu-1.b.example"]) == {}
+
+
+# -- the table of questions -----------------------------------------------------------------------------------------------
+
+
+def test_every_question_is_sound() -> None:
+    for row in questions():
+        re.compile(row.field)
+        assert set(row.classes) <= set(CLASSES), row.field
+        assert row.exporter in ("dcgm", "node", "kube", "kube-pod", "scrape")
+        text = row.promql(row.field, ['a="b"'], "3600s", "30s")
+        assert not re.search(r"\{[xws][,}]", text), text
+        assert text.count("(") == text.count(")")
+        if row.exporter == "dcgm" and row.switch_on:
+            name, kind, meaning = next(csv.reader([row.switch_on], skipinitialspace=True))
+            assert re.fullmatch(row.field, name) or question_of(name) is row
+            assert kind in ("gauge", "counter")
+            assert meaning
+
+
+def test_every_field_that_a_detector_reads_has_a_row() -> None:
+    for module in ("activity", "exporters", "gpu_errors", "gpu_states", "throttling", "hosts"):
+        text = importlib.import_module(f"workbench.detect.{module}").__loader__.get_source(f"workbench.detect.{module}")
+        for name in set(re.findall(r'"((?:DCGM_(?:FI|EXP)_|node_)\w+[a-zA-Z0-9])"', text)):
+            if name not in ("node_exporter", "node_up"):
+                assert question_of(name) is not None or any(row.field.startswith(name) for row in questions()), name
+    assert len(table("metric_questions")) == len({row.field for row in questions()})
