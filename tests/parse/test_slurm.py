@@ -370,3 +370,19 @@ def test_a_missing_script_is_not_the_users() -> None:
     rows = signatures()
     assert rows[spool.signature].cls == "platform/config"
     assert rows[users.signature].cls == "user/config"
+
+
+def test_the_node_that_failed_is_named_where_the_accounts_name_it() -> None:
+    rows = [
+        "JobID|JobName|State|ExitCode|NodeList|FailedNode",
+        "4711|llm|NODE_FAIL|1:0|gpu-node-[003-004]|gpu-node-004",
+    ]
+    parsed = parse_slurm([Line(no, row) for no, row in enumerate(rows, 1)], file="slurm/sacct.txt")
+    (event,) = [event for event in parsed.events if event.signature == "slurm-node-fail"]
+    assert event.node == "gpu-node-004"
+
+
+def test_a_try_that_was_requeued_says_so_in_json_as_in_text() -> None:
+    raw = {"jobs": [{"job_id": 4711, "name": "llm", "state": {"current": ["PENDING", "REQUEUED"]}, "nodes": "gpu-node-001"}]}
+    parsed = parse_slurm_json(raw, file="slurm/sacct.json")
+    assert parsed.jobs[0].state == "REQUEUED"

@@ -232,7 +232,18 @@ def _job_row(row: Mapping[str, str], text: str, line: Line, parsed: Parsed, file
     )
     job.data = {
         name.lower(): row[name]
-        for name in ("ADMINCOMMENT", "COMMENT", "DERIVEDEXITCODE", "ELAPSED", "QOS", "PARTITION", "ALLOCTRES", "SUBMIT", "TIME")
+        for name in (
+            "ADMINCOMMENT",
+            "COMMENT",
+            "DERIVEDEXITCODE",
+            "ELAPSED",
+            "QOS",
+            "PARTITION",
+            "ALLOCTRES",
+            "SUBMIT",
+            "TIME",
+            "FAILEDNODE",
+        )
         if row.get(name)
     }
     job.data |= {"text": text, "line": line.no, "step": "." in (job.id or "")}
@@ -426,6 +437,9 @@ def _json_state(raw: Any) -> str | None:
     if isinstance(raw, Mapping):
         raw = raw.get("current")
     words = [str(word) for word in raw] if isinstance(raw, list) else [str(raw)] if raw else []
+    # a try that was requeued is ["PENDING", "REQUEUED"] from 24.11 on, and REQUEUED in sacct's text
+    if "REQUEUED" in words:
+        return "REQUEUED"
     return next((word for word in words if word in STATES), words[0] if words else None)
 
 
@@ -454,6 +468,7 @@ def _json_job(raw: Mapping[str, Any], file: str) -> JobRecord:
         job.state = f"CANCELLED by {'0' if by == 'root' else by}"
     comment = raw.get("comment") if isinstance(raw.get("comment"), Mapping) else {}
     job.data = {"admincomment": (comment or {}).get("administrator") or raw.get("admin_comment"), "step": False}
+    job.data["failednode"] = raw.get("failed_node") or None
     job.data["text"] = f"{job.id} {job.name} {job.state} {job.exit_code}:{job.signal or 0} {job.reason or ''}".strip()
     if job.state == "PENDING":
         job.source = "squeue"

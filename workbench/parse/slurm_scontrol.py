@@ -125,6 +125,7 @@ def _job(record: Sequence[Line], parsed: Parsed, file: str) -> None:
         "batch_host": _known(values.get("BatchHost")),
         "qos": _known(values.get("QOS")),
         "derived": _known(values.get("DerivedExitCode")),
+        "failednode": _known(values.get("FailedNode")),
         "end_expected": local_epoch(values.get("EndTime")),
         "gres": {
             name: found[2] for line in record if (found := _ALLOCATION.match(line.text)) for name in expand(found[1], limit=4096)

@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.catalog import signatures
 from workbench.model import Condition, Event, Gpu, JobRecord, Parsed
+from workbench.parse.nodeset import expand
 
 __all__ = [
     "SINFO_ROW",
@@ -259,6 +260,8 @@ def job_event(job: JobRecord, text: str, line: int | None = None, *, main: bool 
         event.weight = 0.6  # nobody says who
     if len(job.nodes) == 1:
         event.node = job.nodes[0]
+    elif signature == "slurm-node-fail" and (failed := expand(str(job.data.get("failednode") or ""))):
+        event.node = failed[0]  # which of them it was: sacct's FailedNode, from 24.11 on
     if not main:
         event.role, event.weight = "context", 0.1
     return event

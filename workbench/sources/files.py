@@ -35,7 +35,18 @@ _ALIKE = 16  # files of one naming that are looked at closely
 Progress = Callable[[int, int, str], None]  # bytes done, bytes in all, name of the file
 
 _JSON_KINDS = frozenset(
-    {"metrics-json", "kubernetes", "flight-recorder", "torchelastic-error", "bmc", "launch", "manifest", "smi", "slurm-text", "text"}
+    {
+        "metrics-json",
+        "kubernetes",
+        "flight-recorder",
+        "torchelastic-error",
+        "bmc",
+        "launch",
+        "manifest",
+        "smi",
+        "slurm-text",
+        "text",
+    }
 )
 
 

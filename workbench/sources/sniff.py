@@ -107,6 +107,8 @@ def _json_kind(name: str, text: str) -> str:
     def has(*keys: str) -> bool:
         return all(f'"{key}"' in text for key in keys)
 
+    if '"workbench.nvml/' in text[:200]:
+        return "smi"
     if '"workbench.manifest/' in text[:200]:
         return "manifest"
     if has("resultType") or has("metric", "values") or (has("status", "data") and has("result") and has("metric")):
