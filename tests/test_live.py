@@ -12,10 +12,10 @@ import workbench
 from workbench.cli import exits, main
 from workbench.config import load_config
 from workbench.errors import SourceUnavailable
-from workbench.live import collect, examine, load_job, scope_for
+from workbench.live import collect, examine, load_job, scope_for, unseen
 from workbench.report.verdict_json import to_json
 from workbench.shipped import example_path
-from workbench.sources.contract import Scope
+from workbench.sources.contract import Reach, Scope
 from workbench.testing import FolderSource, sources_from
 
 CONFIG = load_config(environ={})
@@ -101,6 +101,15 @@ def test_doctor_lists_what_answers_and_what_does_not(site: Path) -> None:
     rows = {(row.source, row.status) for row in examine(CONFIG, sources=sources)}
     assert ("prometheus", "ok") in rows
     assert ("slurm", "critical") in rows
+
+
+def test_a_class_is_unseen_only_when_nobody_can_speak_for_it() -> None:
+    lacks = Reach("prometheus", "field X", "critical", "not here", "", ("hardware/gpu-memory", "hardware/thermal-power"))
+    node = Reach("node", "kernel log", "ok", "/dev/kmsg")
+    assert unseen([lacks]) == ["hardware/gpu-memory", "hardware/thermal-power"]
+    assert "hardware/gpu-memory" not in unseen([lacks, node])
+    blind_too = Reach("node", "nvml", "warning", "no driver", "", ("hardware/gpu-memory",))
+    assert "hardware/gpu-memory" in unseen([lacks, node, blind_too])
 
 
 class TestCommands:

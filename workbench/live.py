@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from workbench.config import Config
     from workbench.incident import Incident
 
-__all__ = ["Collected", "collect", "examine", "load_job", "scope_for"]
+__all__ = ["Collected", "collect", "examine", "load_job", "scope_for", "unseen"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,33 @@ def load_job(
             incident = load(collect(scope, Path(place) / "incident", config, sources=sources, missing=missing).path)
     incident.name = f"job {scope.job}"
     return incident
+
+
+# the words of `seen_by` in catalog/classes.csv for which each backend can speak
+_SPEAKS_FOR = {
+    "prometheus": {"metrics"},
+    "kubernetes": {"kubernetes"},
+    "elasticsearch": {"job", "kernel"},
+    "slurm": {"slurm"},
+    "node": {"kernel", "smi"},
+}
+
+
+def unseen(rows: Sequence[Reach]) -> list[str]:
+    """Return the failure classes that this site cannot show: some source lacks what it takes, and no other can speak for it."""
+    from workbench.catalog import table
+
+    seen_by = {row["class"]: set((row["seen_by"] or "").split(";")) for row in table("classes")}
+    blind: dict[str, set[str]] = {}
+    for row in rows:
+        for name in row.blind_to:
+            blind.setdefault(name, set()).add(row.source)
+    here = {row.source for row in rows if row.status == "ok"}
+    return sorted(
+        name
+        for name, sources in blind.items()
+        if not any(_SPEAKS_FOR.get(source, set()) & seen_by.get(name, set()) for source in here - sources)
+    )
 
 
 def examine(config: Config, *, sources: Sequence[Source] | None = None) -> list[Reach]:

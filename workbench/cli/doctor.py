@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_arguments", "run"]
 
+_FIELDS = 8  # missing fields of one source that are shown at once
 _MARKS = {"ok": "ok", "warning": "warn", "critical": "CRIT", "unknown": "????"}
 
 
@@ -44,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _table(rows: list[Reach], verbose: bool) -> str:
+    from workbench.live import unseen
     from workbench.report.text import clean
 
     lines: list[str] = []
@@ -51,13 +53,19 @@ def _table(rows: list[Reach], verbose: bool) -> str:
         mine = [row for row in rows if row.source == source]
         good = [row for row in mine if row.status == "ok"]
         lines.append(f"{source}: {len(good)} of {len(mine)} as they should be")
-        for row in mine:
-            if row.status == "ok" and not verbose:
+        bad = [row for row in mine if row.status != "ok"]
+        # a server without any GPU metrics lacks every field: its first few say as much as all of them
+        fields = [row for row in bad if row.item.startswith("field ")]
+        fields.sort(key=lambda row: row.status != "critical")
+        hidden = set() if verbose else set(map(id, fields[_FIELDS:]))
+        for row in mine if verbose else bad:
+            if id(row) in hidden:
                 continue
             lines.append(f"  {_MARKS.get(row.status, row.status):<4}  {clean(row.item)}: {clean(row.detail)}")
             if row.fix:
                 lines.append(f"        → {clean(row.fix)}")
-    blind = sorted({name for row in rows for name in row.blind_to})
-    if blind:
+        if hidden:
+            lines.append(f"  …     {len(hidden)} more fields (-v shows all)")
+    if blind := unseen(rows):
         lines += ["", "Cannot be seen here: " + ", ".join(blind)]
     return "\n".join(lines) + "\n"
