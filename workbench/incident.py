@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from workbench.triage.windows import Windows
     from workbench.workers import Outcome, Pool
 
-__all__ = ["Incident", "IncidentVerdict", "from_documents", "load", "needs_year", "parse_document", "triage_path", "without_input"]
+__all__ = [
+    "Incident",
+    "IncidentVerdict",
+    "from_documents",
+    "load",
+    "needs_year",
+    "parse_document",
+    "triage_path",
+    "without_input",
+]
 
 
 class IncidentVerdict(Verdict):

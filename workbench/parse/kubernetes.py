@@ -45,7 +45,10 @@ def _find(text: str, needle: str, anchor: int) -> int:
             at = text.find(form)
         else:
             at = -1
-            for reach in (1 << 14, len(text)):  # nearly always within the same object: the whole of a large list is the last resort
+            for reach in (
+                1 << 14,
+                len(text),
+            ):  # nearly always within the same object: the whole of a large list is the last resort
                 after, before = text.find(form, anchor, anchor + reach), text.rfind(form, max(anchor - reach, 0), anchor)
                 at = after if before < 0 or (after >= 0 and after - anchor <= anchor - before) else before
                 if at >= 0:

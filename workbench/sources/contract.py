@@ -179,6 +179,7 @@ class Folder:
     files: dict[str, File] = field(default_factory=dict)
     closed: bool = False  # nothing is written any more, also not by a source that comes back after its deadline
     _lock: Lock = field(default_factory=Lock, repr=False)
+    _size: int = 0
 
     @classmethod
     def resume(cls, root: Path, limit: int = 2 << 30) -> Folder:
@@ -192,6 +193,7 @@ class Folder:
                     digest = hashlib.file_digest(stream, "sha256").hexdigest()
                 name = path.relative_to(root).as_posix()
                 folder.files[name] = File(name, path.stat().st_size, digest)
+                folder._size += path.stat().st_size
         return folder
 
     def has(self, name: str) -> bool:
@@ -233,6 +235,8 @@ class Folder:
                 if self.closed:
                     raise SourceTimeout("the collection is over")
                 os.replace(partial, path)
+                before = self.files.get(name)
+                self._size += size - (before.size if before else 0)
                 self.files[name] = file
         finally:
             partial.unlink(missing_ok=True)
@@ -246,8 +250,7 @@ class Folder:
     @property
     def size(self) -> int:
         """Bytes written so far."""
-        with self._lock:
-            return sum(file.size for file in self.files.values())
+        return self._size
 
 
 class Source(Protocol):
