@@ -10,10 +10,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
 
-.PHONY: help demo test test-live lint format types score bench wheel docs picture clean python
+.PHONY: help demo test test-live lint format types score bench bench-live wheel docs picture clean python
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
@@ -85,6 +85,9 @@ score: $(VENV)/.core  ## attribution figures: per kind of source, and with sourc
 
 bench: $(VENV)/.dev  ## speed against named peers, in one run (BENCH_ARGS=--quick for a short one)
 	@$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
+
+bench-live: $(VENV)/.dev  ## the same of live sources, against real servers that it starts and stops
+	@bash benchmarks/live.sh $(BIN)/python
 
 wheel: $(VENV)/.dev  ## build the distribution into dist/
 	@rm -rf dist
