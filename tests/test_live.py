@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 import workbench
 from workbench.cli import exits, main
@@ -120,6 +121,11 @@ class TestCommands:
         assert code == exits.OK
         assert rows["prometheus.url"]["origin"].endswith("workbench.toml:2")
         assert rows["deadline"]["origin"] == "default"
+
+    def test_config_rbac_prints_what_to_apply(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["config", "rbac"]) == exits.OK
+        rules = [rule for item in yaml.safe_load_all(capsys.readouterr().out) for rule in (item or {}).get("rules", [])]
+        assert {verb for rule in rules for verb in rule["verbs"]} == {"get", "list"}
 
     @pytest.mark.parametrize(
         ("words", "code", "says"),

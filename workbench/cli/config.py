@@ -1,4 +1,4 @@
-"""Turn `workbench config show` into all settings with the place that decided each."""
+"""Turn `workbench config show` into all settings with the place that decided each, `config rbac` into the Kubernetes rights to grant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("action", choices=("show",), metavar="show", help="list all settings; secrets are never shown")
+    parser.add_argument(
+        "action",
+        choices=("show", "rbac"),
+        metavar="show|rbac",
+        help="show: list all settings, without secrets; rbac: print the Kubernetes account that may read what triage needs, and no more",
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
     add_site(parser)
 
@@ -22,6 +27,11 @@ def run(options: argparse.Namespace) -> int:
     """Print every setting, its value and its origin."""
     from workbench.config import SETTINGS
 
+    if options.action == "rbac":
+        from importlib.resources import files
+
+        sys.stdout.write((files("workbench.sources") / "data" / "kubernetes-rbac.yaml").read_text(encoding="utf-8"))
+        return exits.OK
     config = config_of(options)
     rows = config.shown()
     meanings = {setting.key: setting.meaning for setting in SETTINGS}
