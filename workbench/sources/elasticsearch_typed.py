@@ -66,7 +66,7 @@ def decoded(data: bytes) -> Any:
         except Exception:  # not of that type: an error, or values that we did not foresee
             pass
     try:
-        import orjson
+        import orjson  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         import json
 
