@@ -4,10 +4,8 @@ Turn a folder of evidence into an `Incident`: every document read and parsed, wi
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import cached_property
@@ -15,6 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.collector import no_collector
 from workbench.model import DocumentSummary, Evidence, Parsed, Problem, Verdict
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class Incident(Evidence):
         """
         from workbench.triage.verdict import judge
 
-        with _no_collector():
+        with no_collector():
             verdict = judge(self, windows)
         return IncidentVerdict(**{item.name: getattr(verdict, item.name) for item in fields(verdict)})
 
@@ -185,7 +184,7 @@ def load(
     if not found and not incident.problems:
         incident.problems.append(nothing([str(path) for path in paths]))
     about = survey(found, limits)
-    with _no_collector():
+    with no_collector():
         if pool is not None or (len(found) >= _MANY and cores() > 1):
             return _assembled(_sound(read_parsed(found, about, progress, pool), incident), incident)
         return _assembled(_all_parsed(read_files(found, about, progress=progress, stdin=stdin), incident), incident)
@@ -209,20 +208,8 @@ def triage_path(path: str) -> dict[str, Any]:
 def from_documents(documents: Iterable[Document | Problem], *, name: str = "") -> Incident:
     """Parse documents into an `Incident`; the live sources of a site give the same documents as a folder."""
     incident = Incident(name=name)
-    with _no_collector():
+    with no_collector():
         return _assembled(_all_parsed(documents, incident), incident)
-
-
-@contextmanager
-def _no_collector() -> Iterator[None]:
-    """Let the cyclic garbage collector rest: of the millions of objects of a large job it would look at each again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _assembled(found: Iterable[tuple[Document, Parsed]], incident: Incident) -> Incident:

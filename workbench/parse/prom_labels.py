@@ -17,6 +17,8 @@ from workbench.model import Condition, Gpu, Placement, Series
 from workbench.parse.ids import pci
 
 __all__ = [
+    "NODE_LABELS",
+    "UUID_LABELS",
     "BLANKS",
     "STATUS_METRICS",
     "Entity",
@@ -73,7 +75,7 @@ OTHER_NAMES: dict[str, tuple[str, float]] = {
     "DCGM_EXP_XID_ERRORS_TOTAL": ("DCGM_EXP_XID_ERRORS_COUNT", 1.0),
 }
 
-_NODE_LABELS = (
+NODE_LABELS = (
     "Hostname",
     "hostname",
     "exported_node",
@@ -84,7 +86,7 @@ _NODE_LABELS = (
     "host",
     "exported_hostname",
 )
-_UUID_LABELS = ("UUID", "uuid", "gpu_uuid", "GPU_UUID", "gpuUuid")
+UUID_LABELS = ("UUID", "uuid", "gpu_uuid", "GPU_UUID", "gpuUuid")
 _INDEX_LABELS = ("gpu", "GPU", "gpu_index", "index", "minor_number", "device")
 _DEVICE_LABELS = ("device", "mountpoint", "controller", "nvswitch", "interface", "disk")
 _GPU_LABELS = ("gpu", "GPU", "gpu_index", "modelName", "model_name", "minor_number")
@@ -248,7 +250,7 @@ def entity_of(labels: Mapping[str, str]) -> Entity:
     """
     get = labels.get
     node = spare = None
-    for key in _NODE_LABELS:
+    for key in NODE_LABELS:
         value = get(key)
         if not value or value.lower() in _NO_NODE:
             continue
@@ -260,7 +262,7 @@ def entity_of(labels: Mapping[str, str]) -> Entity:
     weak = node is None
     if node is None and not get("job", "").startswith(("kube-state", "slurm")):
         node = address_of(get("exported_instance") or get("instance")) or spare
-    uuid = next((labels[key] for key in _UUID_LABELS if get(key)), None)
+    uuid = next((labels[key] for key in UUID_LABELS if get(key)), None)
     bus = pci(get("pci_bus_id") or get("PCI_BUS_ID") or get("pci_busid"))
     index: int | None = None
     for key in _INDEX_LABELS:

@@ -7,7 +7,6 @@ whatever happens.
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Protocol
 
+from workbench.collector import no_collector
 from workbench.errors import SourceError
 from workbench.sources.contract import Deadline, SourceTimeout
 from workbench.sources.elasticsearch_fields import Fields
@@ -111,18 +111,6 @@ def shard_trouble(shards: Mapping[str, Any], timed_out: bool = False) -> str:
 
 
 @contextmanager
-def _no_collector() -> Iterator[None]:
-    """Let the cyclic garbage collector rest: of hundreds of thousands of lines it would look at each again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@contextmanager
 def point_in_time(server: Server, index: str, deadline: Deadline) -> Iterator[str]:
     """Open a point in time, and close it again whatever happens, also when the deadline is over."""
     path = f"/{index}/_search/point_in_time" if server.opensearch else f"/{index}/_pit"
@@ -196,7 +184,7 @@ def pull(
     ends: list[Any] = []  # last time that a slice reached which did not come to its end
     counted = [0]
 
-    with _no_collector(), point_in_time(server, index, deadline) as first:
+    with no_collector(), point_in_time(server, index, deadline) as first:
 
         def one(number: int) -> None:
             name, after = first, None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from workbench.parse.prom_labels import canonical, entity_of, mask_blanks
+from workbench.parse.prom_labels import NODE_LABELS, UUID_LABELS, canonical, entity_of, mask_blanks
 from workbench.sources.prometheus_http import QueryError
 from workbench.sources.prometheus_query import Matrix
 
@@ -24,18 +24,9 @@ __all__ = ["matrix_frame", "numbers"]
 # labels that the entity columns express; the others stay columns under their own names
 _TOLD = frozenset(
     (
-        *(
-            "Hostname",
-            "hostname",
-            "exported_node",
-            "node",
-            "kubernetes_node",
-            "node_name",
-            "nodename",
-            "host",
-            "exported_hostname",
-        ),
-        *("UUID", "uuid", "gpu_uuid", "GPU_UUID", "gpuUuid", "gpu", "GPU", "gpu_index", "pci_bus_id", "PCI_BUS_ID", "pci_busid"),
+        *NODE_LABELS,
+        *UUID_LABELS,
+        *("gpu", "GPU", "gpu_index", "pci_bus_id", "PCI_BUS_ID", "pci_busid"),
         *("GPU_I_ID", "exported_pod", "pod", "pod_name", "exported_namespace", "namespace", "pod_namespace", "__name__"),
     )
 )
