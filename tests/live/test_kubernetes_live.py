@@ -464,18 +464,30 @@ def test_nothing_was_changed_by_reading(site: Site, reader: Path, pytorchjob: st
 
 def test_a_continue_token_that_grew_too_old(site: Site, reader: Path, pytorchjob: str) -> None:
     """Between two pages the server forgets the version that was listed: 410 Gone, and the list is read again, whole."""
+    from kubernetes.client import ApiException
+
     api = Api(str(reader))
-    waited: list[str] = []
+    tokens: list[str] = []
 
     def slow(item: dict[str, Any]) -> bool:
-        if not waited:
-            waited.append(str(item["metadata"]["name"]))
-            for number in range(7):  # the server compacts only what was followed by something
-                site.core.patch_namespace("other", {"metadata": {"labels": {"waited": str(number)}}})
-                time.sleep(2.5)
+        if not tokens:
+            # a token as old as the source's own: what the server forgets with it, it has forgotten for the source, too
+            tokens.append(site.core.list_namespaced_pod("train", limit=1).metadata._continue)
+            until("a token that is too old", forgotten, 90)
         return True
 
-    listing = api.list("/api/v1/namespaces/train/pods", Deadline(60), page=1, keep=slow)
+    def forgotten() -> bool:
+        # the server compacts only what was followed by something
+        site.core.patch_namespace("other", {"metadata": {"labels": {"waited": str(time.monotonic_ns())}}})
+        try:
+            site.core.list_namespaced_pod("train", limit=1, _continue=tokens[0])
+        except ApiException as error:
+            assert error.status == 410, error
+            return True
+        time.sleep(1)
+        return False
+
+    listing = api.list("/api/v1/namespaces/train/pods", Deadline(120), page=1, keep=slow)
 
     assert listing.complete
     assert any("expired" in note for note in listing.notes), listing.notes

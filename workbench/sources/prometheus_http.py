@@ -420,7 +420,8 @@ def _unreachable(error: Exception, query: str, url: str) -> QueryError:
             f"no trusted TLS connection to {where}: {why}", query=query, hint="name the authority's certificate: ca = FILE"
         )
     if "timed out" in low or "timeout" in type(error).__name__.lower():
-        return PrometheusTimeout(f"{where} did not answer in time", query=query)
+        # the same words as when our own limit strikes: which of the two is first is chance
+        return PrometheusTimeout(f"no complete answer from {where} in time", query=query)
     if "refused" in low:
         return PrometheusUnavailable(f"{where} refused the connection", query=query, hint="does the server run, and there?")
     if "resolve" in low or "name or service" in low or "getaddrinfo" in low:
