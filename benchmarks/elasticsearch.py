@@ -32,11 +32,11 @@ from elasticsearch import Elasticsearch, helpers  # noqa: E402
 
 from tests.services.elasticsearch import job  # noqa: E402
 from workbench.incident import load  # noqa: E402
-from workbench.sources import elasticsearch_typed as typed  # noqa: E402
 from workbench.sources.contract import Deadline, Folder, Scope  # noqa: E402
-from workbench.sources.elasticsearch import Access, LogIndex  # noqa: E402
-from workbench.sources.elasticsearch_job import Asked, find  # noqa: E402
-from workbench.sources.elasticsearch_pull import pull  # noqa: E402
+from workbench.sources.elasticsearch import typed as typed  # noqa: E402
+from workbench.sources.elasticsearch.job import Asked, find  # noqa: E402
+from workbench.sources.elasticsearch.pull import pull  # noqa: E402
+from workbench.sources.elasticsearch.source import Access, LogIndex  # noqa: E402
 
 SERVICE = ROOT / "tests" / "services" / "elasticsearch"
 

@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from workbench.sources.contract import Deadline, Folder, Scope
-from workbench.sources.prometheus import Prometheus
+from workbench.sources.prometheus.source import Prometheus
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, float, Any]:

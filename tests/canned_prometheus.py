@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tests.faults import FaultServer, Reply, Request
 from workbench.sources.contract import STATUSES, Answer, Deadline, Folder, Scope
-from workbench.sources.prometheus import Prometheus
+from workbench.sources.prometheus.source import Prometheus
 
 NOW = time.time() // 30 * 30
 SINCE = NOW - 3600

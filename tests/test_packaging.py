@@ -117,7 +117,7 @@ def test_the_wheel_holds_what_it_needs_and_no_more(tmp_path: Path) -> None:
         "report/templates/report.html.j2",
         "report/templates/report.css",
         "catalog/xid.csv",
-        "sources/data/kubernetes-rbac.yaml",
+        "sources/kubernetes/rbac.yaml",
         "catalog/__init__.py",
     ):
         assert f"workbench/{name}" in names

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from workbench.sources.contract import Deadline
-from workbench.sources.kubernetes import Kubernetes
+from workbench.sources.kubernetes.source import Kubernetes
 
-MANIFEST = Path(__file__).resolve().parents[2] / "workbench" / "sources" / "data" / "kubernetes-rbac.yaml"
+MANIFEST = Path(__file__).resolve().parents[2] / "workbench" / "sources" / "kubernetes" / "rbac.yaml"
 XID = "NVRM: Xid (PCI:0000:9d:00): 79, pid=2004356, name=python, GPU has fallen off the bus."
 SERVICE = Path(__file__).resolve().parent.parent / "services" / "kubernetes"
 

@@ -25,8 +25,8 @@ pytest.importorskip("elasticsearch")
 
 from elasticsearch import Elasticsearch, helpers
 
-from workbench.sources.elasticsearch import Access, LogIndex
-from workbench.sources.elasticsearch_query import clauses, job_needles
+from workbench.sources.elasticsearch.query import clauses, job_needles
+from workbench.sources.elasticsearch.source import Access, LogIndex
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 SERVICE = Path(__file__).resolve().parent.parent / "services" / "elasticsearch"
@@ -201,7 +201,7 @@ def test_an_index_that_rolls_over_while_paging_is_partial(
         client.indices.delete(index=each, ignore_unavailable=True)
     documents = [job.document(line) for line in job.lines(ranks=8, steps=50)]
     indexed(client, "test-roll-000001", documents, job.mapping())
-    monkeypatch.setattr("workbench.sources.elasticsearch.PAGE", 100)
+    monkeypatch.setattr("workbench.sources.elasticsearch.source.PAGE", 100)
     source = LogIndex(Access(url), "test-roll-*", clock=lambda: SCOPE.until)
     ask, pages = source.server.ask, []
 
@@ -225,7 +225,7 @@ def test_an_index_that_goes_away_while_paging_is_an_answer(
     url: str, client: Elasticsearch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed(client, "test-gone", [job.document(line) for line in job.lines(ranks=8, steps=50)], job.mapping())
-    monkeypatch.setattr("workbench.sources.elasticsearch.PAGE", 100)
+    monkeypatch.setattr("workbench.sources.elasticsearch.source.PAGE", 100)
     source = LogIndex(Access(url), "test-gone*", clock=lambda: SCOPE.until)
     ask, pages = source.server.ask, []
 
@@ -247,7 +247,7 @@ def test_a_deadline_in_the_middle_keeps_what_came_and_closes_the_point_in_time(
 ) -> None:
     import time
 
-    monkeypatch.setattr("workbench.sources.elasticsearch.PAGE", 50)
+    monkeypatch.setattr("workbench.sources.elasticsearch.source.PAGE", 50)
     source = LogIndex(Access(url), logs, clock=lambda: SCOPE.until)
     ask = source.server.ask
 

@@ -10,8 +10,8 @@ import pytest
 
 from workbench.incident import load
 from workbench.sources.contract import Deadline, Folder, Scope
-from workbench.sources.node import ThisNode
-from workbench.sources.nvml import read_nvml
+from workbench.sources.node.nvml import read_nvml
+from workbench.sources.node.source import ThisNode
 
 pytestmark = pytest.mark.live
 
@@ -41,7 +41,7 @@ def test_the_real_nvidia_smi_is_asked_and_understood(library: str, tmp_path: Pat
     if os.path.exists("/proc/driver/nvidia/version"):
         pytest.skip("this machine has a driver: the library is not alone")
     monkeypatch.setenv("PATH", f"{library}/bin:{os.environ['PATH']}")
-    monkeypatch.setattr("workbench.sources.node._gpus_here", lambda: True)
+    monkeypatch.setattr("workbench.sources.node.source._gpus_here", lambda: True)
     source = ThisNode(("gpu-7",), env={"LD_LIBRARY_PATH": library})
     answers = source.collect(Scope("llm", 0, 4e9, nodes=("gpu-7",)), Folder(tmp_path), Deadline(20))
 

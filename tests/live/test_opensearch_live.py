@@ -23,7 +23,7 @@ pytest.importorskip("opensearchpy")
 
 from opensearchpy import OpenSearch, helpers
 
-from workbench.sources.elasticsearch import Access, LogIndex
+from workbench.sources.elasticsearch.source import Access, LogIndex
 
 pytestmark = [pytest.mark.live, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 SERVICE = Path(__file__).resolve().parent.parent / "services" / "opensearch"

@@ -27,10 +27,11 @@ from hypothesis import strategies as st
 from tests.faults import FaultServer
 from workbench.detect.metrics import detect_metrics
 from workbench.incident import load
-from workbench.sources import prometheus_api, prometheus_collect
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
-from workbench.sources.prometheus import Prometheus
-from workbench.sources.prometheus_query import any_of, quote, split_matrix
+from workbench.sources.prometheus import api as prometheus_api
+from workbench.sources.prometheus import collect as prometheus_collect
+from workbench.sources.prometheus.query import any_of, quote, split_matrix
+from workbench.sources.prometheus.source import Prometheus
 
 pytestmark = pytest.mark.live
 
@@ -234,7 +235,7 @@ def test_ten_days_at_ten_seconds_pass_the_servers_limit(server: str) -> None:
 
 
 def test_an_error_has_the_servers_words(server: str) -> None:
-    from workbench.sources.prometheus_http import QueryError
+    from workbench.sources.prometheus.http import QueryError
 
     with pytest.raises(QueryError, match="parse error") as caught:
         Prometheus(server).frame("sum(", time.time() - 60, time.time())

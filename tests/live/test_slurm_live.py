@@ -17,8 +17,8 @@ import pytest
 
 from workbench.incident import IncidentVerdict, load
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
-from workbench.sources.slurm import Slurm
-from workbench.sources.slurm_jobs import Allocation
+from workbench.sources.slurm.jobs import Allocation
+from workbench.sources.slurm.source import Slurm
 
 pytestmark = pytest.mark.live
 

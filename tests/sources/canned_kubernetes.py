@@ -16,12 +16,12 @@ import yaml
 from tests.faults import Reply, Request
 from workbench.catalog import table
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
-from workbench.sources.kubernetes import Kubernetes
+from workbench.sources.kubernetes.source import Kubernetes
 
 NOW = time.time()
 JOB = "llm"
 DEADLINE = 1.2  # seconds; short, so that a test of a hang is short
-MANIFEST = Path(__file__).resolve().parents[2] / "workbench" / "sources" / "data" / "kubernetes-rbac.yaml"
+MANIFEST = Path(__file__).resolve().parents[2] / "workbench" / "sources" / "kubernetes" / "rbac.yaml"
 _KINDS = {row["plural"]: row["kind"] for row in table("kubernetes_jobs")}
 LOG = "2026-05-04T11:02:03.123456789Z Traceback (most recent call last):\n2026-05-04T11:02:03.2Z RuntimeError: boom\n"
 

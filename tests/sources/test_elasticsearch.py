@@ -18,10 +18,10 @@ from workbench.sources.contract import Answer, Deadline, Folder, Scope
 
 pytest.importorskip("elasticsearch")
 
-from workbench.sources.elasticsearch import Access, LogIndex
-from workbench.sources.elasticsearch_fields import MEANINGS, PRESETS, presets
-from workbench.sources.elasticsearch_files import Entry, Stream, job_text, kernel_text
-from workbench.sources.elasticsearch_query import Needles, clauses, job_needles, kernel_needles, needles
+from workbench.sources.elasticsearch.fields import MEANINGS, PRESETS, presets
+from workbench.sources.elasticsearch.files import Entry, Stream, job_text, kernel_text
+from workbench.sources.elasticsearch.query import Needles, clauses, job_needles, kernel_needles, needles
+from workbench.sources.elasticsearch.source import Access, LogIndex
 
 START = 1777888800.0
 HEADERS = {"Content-Type": "application/vnd.elasticsearch+json; compatible-with=9", "X-Elastic-Product": "Elasticsearch"}
@@ -171,7 +171,7 @@ def test_a_fault_is_an_answer(fault: str, status: str, says: str, folder: Folder
 
 @pytest.mark.parametrize("fault", ["hang", "slow", "cut", "500", "403", "reset", "html"])
 def test_a_fault_in_the_middle_of_paging_leaves_what_came(fault: str, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.sources.elasticsearch.PAGE", 5)
+    monkeypatch.setattr("workbench.sources.elasticsearch.source.PAGE", 5)
     canned = Canned(40)
     with FaultServer(
         canned, fault=fault, when=lambda request: request.path.startswith("/_search?"), after=2, retry_after="0"
@@ -260,7 +260,7 @@ def test_an_index_that_rolls_over_is_partial(folder: Folder) -> None:
 
 
 def test_more_lines_than_are_fetched_are_cut_at_a_moment(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.sources.elasticsearch.PAGE", 10)
+    monkeypatch.setattr("workbench.sources.elasticsearch.source.PAGE", 10)
     canned = Canned(50)
     with FaultServer(canned) as server:
         (answer,) = collected(server, folder, most=20)

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from workbench.incident import load
-from workbench.sources import kernel
 from workbench.sources.contract import Deadline, Folder
-from workbench.sources.kernel import Reading, collect_kernel, read_dmesg, read_files, read_journal, read_kmsg
+from workbench.sources.node import kernel
+from workbench.sources.node.kernel import Reading, collect_kernel, read_dmesg, read_files, read_journal, read_kmsg
 
 NOW = time.time()
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus."

@@ -30,7 +30,7 @@ from tests.sources.canned_kubernetes import (
 from workbench.errors import SourceError
 from workbench.incident import load
 from workbench.sources.contract import Deadline
-from workbench.sources.kubernetes import Kubernetes
+from workbench.sources.kubernetes.source import Kubernetes
 
 pytest.importorskip("kubernetes")
 
@@ -237,7 +237,7 @@ def test_the_service_account_of_a_pod(cluster: Cluster, tmp_path: Path, monkeypa
     """In a pod there is no kubeconfig: address from the environment, token, authority and namespace from files."""
     from kubernetes.config import incluster_config
 
-    from workbench.sources import kubernetes_api
+    from workbench.sources.kubernetes import api as kubernetes_api
 
     with FaultServer(cluster, tls=True) as server:
         (tmp_path / "token").write_text("geheim", encoding="utf-8")

@@ -36,9 +36,9 @@ from workbench.catalog import table
 from workbench.errors import SourceError
 from workbench.model import CLASSES
 from workbench.sources.contract import Deadline, Folder
-from workbench.sources.kubernetes import Kubernetes
-from workbench.sources.kubernetes_clean import LEFT_OUT, Cleaner
-from workbench.sources.kubernetes_jobs import Found, window_of
+from workbench.sources.kubernetes.clean import LEFT_OUT, Cleaner
+from workbench.sources.kubernetes.jobs import Found, window_of
+from workbench.sources.kubernetes.source import Kubernetes
 
 pytest.importorskip("kubernetes")
 
@@ -138,7 +138,7 @@ def test_what_is_not_granted_is_failed_with_its_rule(kind: str, source: Kubernet
 
     assert failed
     assert any(f'resources: ["{name}"]' in one.hint for one in failed)
-    assert all("kubernetes-rbac.yaml" in one.hint for one in failed if one.source == "kubernetes")
+    assert all("workbench config rbac" in one.hint for one in failed if one.source == "kubernetes")
     assert not (tmp_path / "incident" / f"{kind}.json").exists()
 
 
@@ -423,5 +423,5 @@ def test_the_window_is_the_jobs_own_when_the_two_do_not_meet() -> None:
 
 def test_importing_costs_nothing() -> None:
     """The client's two hundred modules are imported when a server is asked."""
-    code = "import sys, workbench.sources.kubernetes; sys.exit(any(name == 'kubernetes' or name.startswith(('kubernetes.', 'urllib3', 'pandas')) for name in sys.modules))"
+    code = "import sys, workbench.sources.kubernetes.source; sys.exit(any(name == 'kubernetes' or name.startswith(('kubernetes.', 'urllib3', 'pandas')) for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -10,10 +10,10 @@ import pytest
 
 from tests.nvml_fake import build
 from workbench.incident import load
-from workbench.sources import node
 from workbench.sources.contract import Deadline, Folder, Scope
-from workbench.sources.kernel import Reading
-from workbench.sources.node import ThisNode
+from workbench.sources.node import source as node
+from workbench.sources.node.kernel import Reading
+from workbench.sources.node.source import ThisNode
 
 NOW = time.time()
 XID = b"2026-05-04T11:02:03.120000+0000 gpu-7 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python, GPU has fallen off the bus."
@@ -30,7 +30,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     reading = Reading("journal", "ok", "1 line", "journalctl", [XID], NOW - 9e5)
-    monkeypatch.setattr("workbench.sources.kernel.read_journal", lambda *_: reading)
+    monkeypatch.setattr("workbench.sources.node.kernel.read_journal", lambda *_: reading)
     for name in ("SLURMD_NODENAME", "NODE_NAME", "K8S_NODE_NAME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -157,7 +157,7 @@ def test_doctor_of_a_sick_node(library: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(node, "_gpus_here", lambda: True)
     refused = Reading("kmsg", "refused", "no")
     for name in ("read_journal", "read_files", "read_kmsg", "read_dmesg"):
-        monkeypatch.setattr(f"workbench.sources.kernel.{name}", lambda *_: refused)
+        monkeypatch.setattr(f"workbench.sources.node.kernel.{name}", lambda *_: refused)
     lost = ThisNode(("gpu-7",), env={"LD_LIBRARY_PATH": library, "FAKE_NVML": "lost=3"}).examine(Deadline(10))
     by = {reach.item: reach for reach in lost}
     hung = {

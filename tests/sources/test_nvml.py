@@ -21,8 +21,8 @@ from workbench.incident import Incident, load
 from workbench.model import Line
 from workbench.parse.nvml_doc import _INIT, is_nvml, parse_nvml
 from workbench.parse.smi import parse_smi
-from workbench.sources import nvml
-from workbench.sources.nvml import SCHEMA, read_nvml
+from workbench.sources.node import nvml
+from workbench.sources.node.nvml import SCHEMA, read_nvml
 from workbench.sources.sniff import kind_of
 
 Play = Callable[..., dict[str, Any]]

@@ -17,8 +17,8 @@ from tests.faults import FaultServer, Reply, Request, self_signed
 from workbench.detect.metrics import detect_metrics
 from workbench.incident import load
 from workbench.sources.contract import Deadline, Folder
-from workbench.sources.prometheus import Prometheus
-from workbench.sources.prometheus_http import QueryError
+from workbench.sources.prometheus.http import QueryError
+from workbench.sources.prometheus.source import Prometheus
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ pytest.importorskip("prometheus_api_client")
 from tests.canned_prometheus import NAMES, NOW, SINCE, Canned, asked, collect, raw, scope, statuses
 from tests.faults import FaultServer, Reply, Request
 from workbench.sources.contract import Deadline, Folder
-from workbench.sources.prometheus import Prometheus
-from workbench.sources.prometheus_http import PrometheusTimeout, PrometheusUnavailable, QueryError
-from workbench.sources.prometheus_jobs import Gpus
-from workbench.sources.prometheus_suspects import Suspects, find_suspects
+from workbench.sources.prometheus.http import PrometheusTimeout, PrometheusUnavailable, QueryError
+from workbench.sources.prometheus.jobs import Gpus
+from workbench.sources.prometheus.source import Prometheus
+from workbench.sources.prometheus.suspects import Suspects, find_suspects
 
 
 @pytest.fixture

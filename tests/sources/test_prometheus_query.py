@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from workbench.catalog import table
 from workbench.model import CLASSES
-from workbench.sources import prometheus_frame
-from workbench.sources.prometheus_frame import matrix_frame, numbers
-from workbench.sources.prometheus_http import QueryError
-from workbench.sources.prometheus_jobs import lookup, question_of, questions
-from workbench.sources.prometheus_query import (
+from workbench.sources.prometheus import frame as prometheus_frame
+from workbench.sources.prometheus.frame import matrix_frame, numbers
+from workbench.sources.prometheus.http import QueryError
+from workbench.sources.prometheus.jobs import lookup, question_of, questions
+from workbench.sources.prometheus.query import (
     Matrix,
     any_of,
     choose_step,

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 import workbench
 from workbench.errors import SourceError, SourceUnavailable
 from workbench.sources.contract import Answer, Deadline, Folder, Scope, SourceTimeout
-from workbench.sources.slurm import Slurm
-from workbench.sources.slurm_examine import examine, settings
-from workbench.sources.slurm_jobs import FIELDS, Allocation, chosen, from_json, from_scontrol, from_table, is_number, parts
-from workbench.sources.slurm_logs import collect_logs, directives, expanded, log_paths, submitted
+from workbench.sources.slurm.examine import examine, settings
+from workbench.sources.slurm.jobs import FIELDS, Allocation, chosen, from_json, from_scontrol, from_table, is_number, parts
+from workbench.sources.slurm.logs import collect_logs, directives, expanded, log_paths, submitted
+from workbench.sources.slurm.source import Slurm
 
 DATA = Path(__file__).parent.parent / "data" / "slurm_live"
 RELEASES = ("22.05", "24.11", "26.05")
@@ -241,7 +241,7 @@ def test_an_interrupted_collection_goes_on(tools: Tools, tmp_path: Path) -> None
 
 def test_states_of_today_are_called_so(tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools()
-    monkeypatch.setattr("workbench.sources.slurm.time.time", lambda: UNTIL + 72 * 3600)
+    monkeypatch.setattr("workbench.sources.slurm.source.time.time", lambda: UNTIL + 72 * 3600)
     answers = by_file(Slurm().collect(scope("1"), Folder(tmp_path / "out"), Deadline(10)))
 
     assert "as they are now, 72 h after the job ended" in answers["slurm/sinfo.txt"].detail
@@ -536,8 +536,8 @@ def test_a_log_is_read(tmp_path: Path) -> None:
 
 
 def test_of_a_large_log_begin_and_end_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.sources.slurm_logs.HEAD", 100)
-    monkeypatch.setattr("workbench.sources.slurm_logs.TAIL", 100)
+    monkeypatch.setattr("workbench.sources.slurm.logs.HEAD", 100)
+    monkeypatch.setattr("workbench.sources.slurm.logs.TAIL", 100)
     log = tmp_path / "slurm-5.out"
     log.write_text("begin\n" + "x" * 5000 + "\nend\n")
     (answer,) = collect_logs([job(log)], Folder(tmp_path / "out"), Deadline(10))

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
     if options.action == "rbac":
         from importlib.resources import files
 
-        sys.stdout.write((files("workbench.sources") / "data" / "kubernetes-rbac.yaml").read_text(encoding="utf-8"))
+        sys.stdout.write((files("workbench.sources.kubernetes") / "rbac.yaml").read_text(encoding="utf-8"))
         return exits.OK
     config = config_of(options)
     rows = config.shown()

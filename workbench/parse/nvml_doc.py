@@ -99,7 +99,7 @@ def parse_nvml(data: Any, *, file: str, node: str | None = None, lines: Sequence
     Parameters
     ----------
     data : mapping
-        The document, see `workbench.sources.nvml`.
+        The document, see `workbench.sources.node.nvml`.
     file, node : str
         Its name, and the node when the name tells one; the document's own word counts more.
     lines : sequence of Line, optional

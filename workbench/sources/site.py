@@ -84,19 +84,19 @@ def _has_kubernetes(config: Config) -> bool:
 
 
 def _kubernetes(config: Config) -> Source:
-    from workbench.sources.kubernetes import Kubernetes
+    from workbench.sources.kubernetes.source import Kubernetes
 
     return Kubernetes(config["kubernetes.kubeconfig"], config["kubernetes.context"], namespace=config["kubernetes.namespace"])
 
 
 def _slurm(config: Config) -> Source:
-    from workbench.sources.slurm import Slurm
+    from workbench.sources.slurm.source import Slurm
 
     return Slurm(config["slurm.prefix"])
 
 
 def _prometheus(config: Config) -> Source:
-    from workbench.sources.prometheus import Prometheus
+    from workbench.sources.prometheus.source import Prometheus
 
     of = config.section("prometheus")
     names = ("token", "username", "password", "ca", "certificate", "key", "verify", "headers", "job_label")
@@ -104,7 +104,7 @@ def _prometheus(config: Config) -> Source:
 
 
 def _elasticsearch(config: Config) -> Source:
-    from workbench.sources.elasticsearch import Access, LogIndex
+    from workbench.sources.elasticsearch.source import Access, LogIndex
 
     of = config.section("elasticsearch")
     access = Access(
@@ -125,6 +125,6 @@ def _elasticsearch(config: Config) -> Source:
 
 
 def _node(config: Config) -> Source:
-    from workbench.sources.node import ThisNode
+    from workbench.sources.node.source import ThisNode
 
     return ThisNode()

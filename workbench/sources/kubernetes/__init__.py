@@ -1,0 +1,1 @@
+"""Kubernetes: a job's pods, nodes, events and owners into the files of an incident folder."""

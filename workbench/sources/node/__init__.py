@@ -1,0 +1,1 @@
+"""This node: NVML, nvidia-smi and the kernel log into the files of an incident folder."""

@@ -1,0 +1,1 @@
+"""Slurm: what accounting and controller know of a job into the files of an incident folder."""
