@@ -112,6 +112,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("kubernetes.enabled", "flag", "ask it when a kubeconfig or a pod's account is there", True),
     Setting("slurm.prefix", "words", 'words in front of sacct and scontrol, such as ["ssh", "login-1"]', ()),
     Setting("slurm.enabled", "flag", "ask it when sacct is there or a prefix is set", True),
+    Setting("health.gpus", "number", "how many GPUs this node should have; 0 for a node without"),
+    Setting("health.mounts", "words", "file systems that must be mounted, answer and have space"),
+    Setting(
+        "health.required",
+        "words",
+        "checks that make the node unfit while they are critical or unknown, beside those that do anyway",
+    ),
+    Setting("health.optional", "words", "checks that never make the node unfit"),
     Setting("node.enabled", "flag", "read this machine's own GPUs and kernel log, when the job ran on it", True),
 )
 _KNOWN = {setting.key: setting for setting in SETTINGS}

@@ -43,11 +43,11 @@ class TestStart:
 
     @pytest.mark.parametrize("name", [None, *command_names()])
     def test_help_lists_the_exit_codes(self, workbench: Run, name: str | None) -> None:
-        """Every page of help ends with the one table."""
+        """Every page of help ends with its table."""
         done = workbench(*([name] if name else []), "--help")
 
         assert done.returncode == 0
-        assert done.stdout.endswith(exits.table() + "\n")
+        assert done.stdout.endswith(exits.table(name or "") + "\n")
 
     def test_a_reader_that_leaves_is_no_error(self, root: Path) -> None:
         """`workbench examples | head -0` ends quietly."""

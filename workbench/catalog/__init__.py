@@ -17,7 +17,7 @@ from pathlib import Path
 from workbench.errors import CatalogError
 from workbench.model import CLASSES, REMEDIATIONS, RETRIES, ROLES
 
-__all__ = ["Signature", "Signatures", "scan_patterns", "signatures", "table"]
+__all__ = ["HERE", "Signature", "Signatures", "read_rows", "scan_patterns", "signatures", "table"]
 
 HERE = Path(__file__).parent
 _SCOPES = ("gpu", "node", "rank", "job", "platform", "link", "")
@@ -108,7 +108,8 @@ def _row(row: dict[str, str], file: Path, line: int) -> Signature:
     )
 
 
-def _read(file: Path) -> list[tuple[int, dict[str, str]]]:
+def read_rows(file: Path) -> list[tuple[int, dict[str, str]]]:
+    """Return the rows of a table with their line numbers; raises `CatalogError` when it cannot be read."""
     try:
         with file.open(encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream)
@@ -136,7 +137,7 @@ def signatures(site: str | None = None) -> Signatures:
     folders = [HERE] + [Path(folder) for folder in [site or os.environ.get("WORKBENCH_CATALOG")] if folder]
     for folder in folders:
         for file in sorted(folder.glob("signatures*.csv")):
-            for line, row in _read(file):
+            for line, row in read_rows(file):
                 rows[row.get("id", "")] = _row(row, file, line)
     return rows
 
@@ -144,7 +145,7 @@ def signatures(site: str | None = None) -> Signatures:
 @lru_cache(maxsize=32)
 def table(name: str) -> tuple[dict[str, str], ...]:
     """Return the rows of a shipped CSV table, e.g. ``table("xid")``, as dictionaries of text."""
-    return tuple(row for _, row in _read(HERE / f"{name}.csv"))
+    return tuple(row for _, row in read_rows(HERE / f"{name}.csv"))
 
 
 @lru_cache(maxsize=8)

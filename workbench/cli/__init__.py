@@ -16,6 +16,7 @@ __all__ = ["command_names", "main"]
 COMMANDS = {
     "triage": "say what failed first, where, why and what to do, from a folder of evidence or of a job on a running site",
     "collect": "write all that a running site knows of a job into one incident folder or archive",
+    "check": "tell whether this node is fit to run a job; what could not be checked counts as unfit",
     "doctor": "tell what of this site can be reached, and which failures it can therefore not show",
     "backfill": "triage every incident of a folder, on this machine or on a Dask cluster",
     "config": "show all settings and where each comes from",

@@ -66,7 +66,7 @@ def parser_for(words: list[str] | None = None) -> argparse.ArgumentParser:
             name,
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
-            epilog=exits.table(),
+            epilog=exits.table(name),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )

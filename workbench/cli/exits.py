@@ -52,6 +52,18 @@ def incomplete(verdict: dict[str, Any]) -> bool:
     return "failed" in statuses or (bool(statuses) and all(status == "missing" for status in statuses))
 
 
-def table() -> str:
-    """Return the table as text, for `--help`."""
-    return "exit codes:\n" + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXITS.items())
+# of commands whose first codes are those of Nagios, since schedulers and monitors read them: a verdict on a node, not on a run
+OWN: dict[str, dict[int, str]] = {
+    "check": {
+        0: "the node is fit",
+        1: "it is fit, with warnings",
+        2: "it is not fit",
+        3: "something required could not be checked: not fit",
+    }
+}
+
+
+def table(command: str = "") -> str:
+    """Return the table of a command as text, for `--help`."""
+    rows = sorted((EXITS | OWN.get(command, {})).items())
+    return "exit codes:\n" + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in rows)

@@ -1,0 +1,66 @@
+"""`workbench check` on a machine without a GPU: never fit by accident, and the exit code says why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from workbench.cli import main
+from workbench.health import Finding, checks, fitness, run
+from workbench.sources.node.world import World
+
+
+def _bare(tmp_path: Path, **settings: object) -> World:
+    """A tree with an empty PCI bus and an empty PATH."""
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    return World("gpu-7", tmp_path, {"PATH": str(tmp_path / "bin"), "LD_LIBRARY_PATH": ""}, lambda: 1.8e9, settings)
+
+
+def _of(findings: list[Finding], check: str) -> list[Finding]:
+    return [one for one in findings if one.check == check]
+
+
+def test_a_node_without_gpus_is_fit_only_when_the_site_says_so(tmp_path: Path) -> None:
+    (a, b, c) = (tmp_path / name for name in "abc")
+    assert [one.status for one in _of(run(world=_bare(a)), "gpu-count")] == ["unknown"]
+    (missing,) = _of(run(world=_bare(b, gpus=8)), "gpu-count")
+    assert (missing.status, missing.code, missing.cls) == ("critical", "gpu-missing", "hardware/gpu-lost")
+    assert [one.status for one in _of(run(world=_bare(c, gpus=0)), "gpu-count")] == ["not-applicable"]
+
+
+def test_every_check_says_something(tmp_path: Path) -> None:
+    findings = run(world=_bare(tmp_path))
+    assert {one.check for one in findings} == {one.id for one in checks().values() if "allocation" in one.contexts}
+    assert all(one.summary and one.node == "gpu-7" for one in findings)
+
+
+def test_an_optional_check_makes_no_node_unfit(tmp_path: Path) -> None:
+    findings = run(world=_bare(tmp_path, optional=["gpu-count"]), only=["gpu-count"])
+    assert fitness(findings) == "warning"
+
+
+def test_no_findings_are_no_health() -> None:
+    assert fitness([]) == "unknown"
+
+
+@pytest.mark.parametrize("form", ["table", "json", "nagios", "npd", "prom"])
+def test_each_form_and_its_exit_code(form: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORKBENCH_HEALTH_GPUS", "4096")
+    code = main(["check", "gpu-count", "-o", form, "--node", "gpu-7"])
+    out = capsys.readouterr().out
+    # more GPUs than any machine has; where the bus cannot be read it is not known
+    assert code in (2, 3)
+    if form == "json":
+        told = json.loads(out)
+        assert told["schema"] == "workbench.findings/1"
+        assert told["status"] in ("critical", "unknown")
+    else:
+        assert "gpu-count" in out or "4096" in out
+
+
+def test_an_unknown_check_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "gpu-kount"]) == 78
+    assert "there is no check 'gpu-kount'" in capsys.readouterr().err

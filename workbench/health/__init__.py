@@ -1,0 +1,9 @@
+"""Turn a node into findings: what is fit, what is not, what could not be checked, and what to do about each."""
+
+from __future__ import annotations
+
+from workbench.health.finding import STATUSES, Finding
+from workbench.health.registry import Check, check, checks
+from workbench.health.runner import CONTEXTS, fitness, run
+
+__all__ = ["CONTEXTS", "STATUSES", "Check", "Finding", "check", "checks", "fitness", "run"]

@@ -1,0 +1,71 @@
+"""Turn each GPU's error counters and row remapping into whether its memory can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workbench.health.finding import Finding
+from workbench.health.registry import check
+from workbench.health.seen import Seen
+from workbench.parse.gpu_state import GpuState
+
+__all__ = ["gpu_memory"]
+
+_SIGNATURES = "gpu-memory"
+# any of these tells whether there were uncorrectable errors; old GPUs count no places
+_UNCORRECTED = ("ecc.volatile.uncorrected_dram", "ecc.volatile.uncorrected_sram", "ecc.volatile.uncorrected_total")
+
+
+@check("gpu-memory", "GPU memory has no uncorrected errors and spare rows are left", needs=("gpus",), cls="hardware/gpu-memory")
+def gpu_memory(seen: Seen) -> Iterator[Finding]:
+    """Give each GPU what its events say, or what could not be read; lifetime counters alone are history and no fault."""
+    from workbench.catalog.findings import findings_table
+
+    mine = {code for code, row in findings_table().items() if row.check == _SIGNATURES}
+    for state in seen.gpus.states:
+        events = [event for event in seen.gpus.events if event.signature in mine and _same(event.gpu, state)]
+        found = [seen.found_event(event) for event in events]
+        bad = [finding for finding in found if finding.status != "ok"]
+        yield from bad
+        yield from _modes(seen, state)
+        if not bad:
+            yield _counted(seen, state, [finding.evidence[0] for finding in found if finding.evidence])
+
+
+def _same(gpu: object, state: GpuState) -> bool:
+    from workbench.model import Gpu
+
+    if not isinstance(gpu, Gpu):
+        return False
+    mine = state.gpu
+    return bool((gpu.uuid and gpu.uuid == mine.uuid) or (gpu.pci and gpu.pci == mine.pci)) or (
+        gpu.index is not None and gpu.index == mine.index
+    )
+
+
+def _modes(seen: Seen, state: GpuState) -> Iterator[Finding]:
+    current, pending = state.flag("ecc.mode.current"), state.flag("ecc.mode.pending")
+    sku = seen.sku(state)
+    if current is False and (sku is None or sku.ecc):
+        yield seen.found("ecc-off", f"error correction is off on {state.product or 'this GPU'}", gpu=state.gpu)
+    elif current is not None and pending is not None and current != pending:
+        yield seen.found("ecc-pending", f"error correction will be {'on' if pending else 'off'} after a reset", gpu=state.gpu)
+
+
+def _counted(seen: Seen, state: GpuState, history: list[str]) -> Finding:
+    sku = seen.sku(state)
+    if not state.can(*_UNCORRECTED) or (sku is not None and not sku.ecc):
+        return seen.absent(f"{state.product or 'this GPU'} has no error correction", gpu=state.gpu)
+    if state.flag("ecc.mode.current") is False:
+        return seen.unknown("nothing counts memory errors while error correction is off", gpu=state.gpu)
+    if all(state.number(key) is None for key in _UNCORRECTED):
+        why = state.reason(_UNCORRECTED[0])
+        return seen.unknown(f"error counters were not read: {why}", gpu=state.gpu)
+    remaps = sku.row_remap if sku else state.can("remapped_rows.pending")
+    if remaps and state.flag("remapped_rows.failure") is None and state.can("remapped_rows.failure"):
+        return seen.unknown(f"the state of row remapping was not read: {state.reason('remapped_rows')}", gpu=state.gpu)
+    return seen.ok(
+        "no uncorrected errors since the driver was loaded" + (", no row waits" if remaps else ""),
+        gpu=state.gpu,
+        evidence=history,
+    )

@@ -1,0 +1,148 @@
+"""Turn a node and a context into findings: reads what the checks need, all at once, each within its deadline, and lets them judge."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+from workbench.errors import ConfigError
+from workbench.health.finding import STATUSES, Finding, worst
+from workbench.health.registry import CONTEXTS, Check, checks
+from workbench.health.seen import Seen
+from workbench.sources.contract import Deadline
+from workbench.sources.node.readers import all_readers
+from workbench.sources.node.world import Reading, World
+
+__all__ = ["CONTEXTS", "fitness", "run"]
+
+_GRACE = 0.5  # seconds that a reader may need to give up after its deadline
+
+
+def run(
+    context: str = "allocation",
+    *,
+    node: str | None = None,
+    only: Sequence[str] = (),
+    seconds: float = 45.0,
+    world: World | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> list[Finding]:
+    """
+    Check this node and return what was found, worst first.
+
+    Parameters
+    ----------
+    context : str, optional
+        ``allocation`` (before a job gets the node), ``running`` (nothing that disturbs a job), ``idle`` (may use the GPUs).
+    node : str, optional
+        Its name; default this host's.
+    only : sequence of str, optional
+        Ids of the checks to run; default all of the context.
+    seconds : float, optional
+        After this time whatever is still read is unknown. Slurm kills a HealthCheckProgram after 60 s.
+    world : World, optional
+        Where to look; default this machine.
+    settings : mapping, optional
+        The site's settings ``health.*`` by their last word.
+
+    Returns
+    -------
+    list of Finding
+        At least one for each check. What could not be read is ``unknown``, never ok.
+
+    Raises
+    ------
+    ConfigError
+        There is no such context or check.
+    """
+    if context not in CONTEXTS:
+        raise ConfigError(f"{context!r} is no context", hint=f"there are {', '.join(CONTEXTS)}")
+    known = checks()
+    if wrong := [name for name in only if name not in known]:
+        raise ConfigError(f"there is no check {wrong[0]!r}", hint=f"there are {', '.join(sorted(known))}")
+    wanted = [one for one in known.values() if (one.id in only if only else context in one.contexts)]
+    world = world or World(settings=dict(settings or {}))
+    name = node or world.node
+    names = dict.fromkeys(name for one in wanted for name in (*one.needs, *one.wants))
+    readings = _read(names, world, seconds)
+    findings: list[Finding] = []
+    for one in wanted:
+        findings += _judged(one, name, context, readings, world)
+    findings.sort(key=lambda one: (-STATUSES.index(one.status), not one.required, one.check))
+    return findings
+
+
+def fitness(findings: Iterable[Finding]) -> str:
+    """Return the status of the node: the worst of its required findings, and at most ``warning`` from the others."""
+    statuses = [one.status if one.required or one.status in ("ok", "not-applicable") else "warning" for one in findings]
+    return worst(statuses)
+
+
+def _read(names: Iterable[str], world: World, seconds: float) -> dict[str, Reading]:
+    """Read everything at once; who does not come back in time is left behind."""
+    readers = all_readers()
+    done: SimpleQueue[Reading] = SimpleQueue()
+    begun = time.monotonic()
+    waiting: dict[str, float] = {}
+    out: dict[str, Reading] = {}
+    for name in names:
+        if name not in readers:
+            out[name] = Reading(name, "missing", detail=f"there is no reading {name!r}", hint="correct the check that needs it")
+            continue
+        reader = readers[name]
+        limit = min(reader.seconds, seconds)
+        waiting[name] = begun + limit + _GRACE
+
+        def read(reader: Any = reader, limit: float = limit) -> None:
+            try:
+                done.put(reader.read(world, Deadline(limit)))
+            except BaseException as error:  # a thread that ends without a word would look like one that hangs
+                done.put(Reading(reader.name, "garbage", detail=f"{type(error).__name__}: {error}"[:300]))
+
+        Thread(target=read, name=f"reading-{name}", daemon=True).start()
+    while waiting:
+        now = time.monotonic()
+        for name, end in list(waiting.items()):
+            if end <= now:
+                out[name] = Reading(
+                    name, "time-out", detail=f"no answer within {end - begun - _GRACE:.0f} s", seconds=now - begun
+                )
+                del waiting[name]
+        if not waiting:
+            break
+        try:
+            reading = done.get(timeout=max(min(waiting.values()) - time.monotonic(), 0.001))
+        except Empty:
+            continue
+        if waiting.pop(reading.name, None) is not None:
+            out[reading.name] = reading
+    return out
+
+
+def _judged(one: Check, node: str, context: str, readings: Mapping[str, Reading], world: World) -> list[Finding]:
+    mine = {name: readings[name] for name in (*one.needs, *one.wants)}
+    seen = Seen(_as_configured(one, world), node, context, mine, world.settings, world.clock())
+    if one.switch and seen.setting(one.switch.removeprefix("health.")) in (None, "", [], ()):
+        return [seen.absent(f"not asked for: {one.switch} is not set")]
+    bad = [readings[name] for name in one.needs if not readings[name].usable]
+    if bad and all(reading.ending == "absent" for reading in bad):
+        return [seen.absent(bad[0].detail)]
+    if bad:
+        first = next(reading for reading in bad if reading.ending != "absent")
+        return [seen.unknown(first.detail, hint=first.hint, code=f"unread-{first.ending}")]
+    try:
+        found = list(one.judge(seen))
+    except Exception as error:  # a defect in one check must cost neither the others nor the truth
+        return [seen.unknown(f"the check itself failed: {type(error).__name__}: {error}"[:400], code="check-failed")]
+    return found or [seen.unknown("the check came to no conclusion", code="check-failed")]
+
+
+def _as_configured(one: Check, world: World) -> Check:
+    from dataclasses import replace
+
+    if one.id in (world.settings.get("required") or ()):
+        return replace(one, required=True)
+    return replace(one, required=False) if one.id in (world.settings.get("optional") or ()) else one

@@ -1,0 +1,139 @@
+"""Turn the findings of a node into what a person, a scheduler or a monitor reads: table, JSON, Nagios, node-problem-detector, Prometheus."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from workbench.health import STATUSES, Finding, fitness
+from workbench.report.text import clean
+
+__all__ = ["FORMATS", "headline"]
+
+SCHEMA = "workbench.findings/1"
+_MARKS = {"ok": "ok", "warning": "WARN", "critical": "CRIT", "unknown": "????", "not-applicable": "-"}
+_WORDS = {
+    "ok": "fit",
+    "warning": "fit, with warnings",
+    "critical": "NOT FIT",
+    "unknown": "NOT FIT: not everything could be checked",
+}
+# node-problem-detector, custom plugin protocol: its message is cut at 80 bytes by default (max_output_length)
+_NPD_LENGTH = 80
+
+
+def _who(one: Finding) -> str:
+    gpu = ""
+    if one.gpu is not None:
+        gpu = f"GPU {one.gpu.index}" if one.gpu.index is not None else f"GPU {one.gpu.pci or one.gpu.uuid}"
+    return " ".join(word for word in (gpu, one.part) if word)
+
+
+def headline(findings: Sequence[Finding]) -> str:
+    """Return the node's state in one line: what a person needs to know, worst finding first."""
+    status = fitness(findings)
+    counts = Counter(one.status for one in findings)
+    node = next((one.node for one in findings), "this node")
+    told = ", ".join(f"{counts[word]} {word}" for word in reversed(STATUSES) if counts[word])
+    first = next((one for one in findings if one.status == status and one.status != "ok"), None)
+    why = f": {' '.join(word for word in (_who(first), first.summary) if word)}" if first else ""
+    return clean(f"{node} {_WORDS.get(status, _WORDS['ok'])} ({told}){why}")
+
+
+def _table(findings: Sequence[Finding], *, verbose: bool) -> str:
+    lines = [headline(findings)]
+    shown = [one for one in findings if verbose or one.status not in ("ok", "not-applicable")]
+    for one in shown:
+        who = _who(one)
+        lines.append(f"  {_MARKS[one.status]:<4}  {one.check}{f' [{who}]' if who else ''}: {one.summary}")
+        if one.action != "none":
+            lines.append(f"        → {one.action}" + ("" if one.required else " (does not make the node unfit)"))
+        if one.hint:
+            lines.append(f"        → {one.hint}")
+        if verbose:
+            lines += [f"        | {text}" for text in one.evidence]
+            if one.path:
+                lines.append(
+                    f"        by {one.path} in {one.seconds:.2f} s"
+                    + (f"; cannot show {', '.join(one.blind)}" if one.blind else "")
+                )
+            lines += [f"        before: {text}" for text in one.tried if one.path]
+    hidden = len(findings) - len(shown)
+    if hidden:
+        lines.append(f"  {hidden} more are as they should be or do not apply (-v shows them)")
+    return "\n".join(clean(line) for line in lines) + "\n"
+
+
+def _json(findings: Sequence[Finding], *, verbose: bool) -> str:
+    del verbose
+    document = {
+        "schema": SCHEMA,
+        "node": next((one.node for one in findings), ""),
+        "status": fitness(findings),
+        "findings": [one.to_dict() for one in findings],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _nagios(findings: Sequence[Finding], *, verbose: bool) -> str:
+    """One line, then the long text, then performance data behind a bar, as monitoring-plugins.org defines."""
+    word = fitness(findings).upper()
+    long = [
+        f"{one.status.upper()} {one.check} {_who(one)}: {one.summary}"
+        for one in findings
+        if verbose or one.status not in ("ok", "not-applicable")
+    ]
+    counts = Counter(one.status for one in findings)
+    data = " ".join(f"{word}={counts[word]}" for word in ("ok", "warning", "critical", "unknown"))
+    text = [f"GPU {word} - {headline(findings)}".replace("|", "/"), *(line.replace("|", "/") for line in long)]
+    return clean(text[0]) + f" | {data}\n" + "".join(clean(line) + "\n" for line in text[1:])
+
+
+def _npd(findings: Sequence[Finding], *, verbose: bool) -> str:
+    """The message of node-problem-detector's custom plugin protocol: one short line; its exit code 0, 1 or 2 is the problem or its absence."""
+    del verbose
+    status = fitness(findings)
+    first = next((one for one in findings if one.status == status and one.required), None)
+    if first is None or status in ("ok", "not-applicable"):
+        return f"{len(findings)} findings, none that makes the node unfit\n"
+    who = _who(first)
+    text = f"{first.check}{f' [{who}]' if who else ''}: {first.summary}"
+    return clean(text).encode()[:_NPD_LENGTH].decode("utf-8", "ignore") + "\n"
+
+
+def _prom(findings: Sequence[Finding], *, verbose: bool) -> str:
+    """Prometheus' text format, for the textfile collector: one line a finding, and the node's fitness."""
+    del verbose
+    node = next((one.node for one in findings), "")
+
+    def label(text: str) -> str:
+        return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+
+    lines = [
+        "# HELP workbench_finding Status of a check: 0 not applicable, 1 ok, 2 warning, 3 unknown, 4 critical.",
+        "# TYPE workbench_finding gauge",
+    ]
+    seen: dict[str, int] = {}
+    for one in findings:
+        names = {
+            "node": one.node,
+            "check": one.check,
+            "gpu": one.gpu.uuid or one.gpu.pci or str(one.gpu.index) if one.gpu else "",
+            "part": one.part,
+            "code": one.code,
+            "action": one.action,
+        }
+        inner = ",".join(f'{name}="{label(value)}"' for name, value in names.items())
+        seen[inner] = max(seen.get(inner, 0), STATUSES.index(one.status))  # one series once, or the whole file is refused
+    lines += [f"workbench_finding{{{inner}}} {value}" for inner, value in seen.items()]
+    fit = 1 if fitness(findings) in ("ok", "warning", "not-applicable") else 0
+    lines += [
+        "# HELP workbench_node_fit Whether the node may get a job: 1 yes, 0 no or not known.",
+        "# TYPE workbench_node_fit gauge",
+        f'workbench_node_fit{{node="{label(node)}"}} {fit}',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+FORMATS: dict[str, Callable[..., str]] = {"table": _table, "json": _json, "nagios": _nagios, "npd": _npd, "prom": _prom}

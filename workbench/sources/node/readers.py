@@ -1,0 +1,16 @@
+"""Turn the modules that read this node into one table of readings by name."""
+
+from __future__ import annotations
+
+from workbench.sources.node import gpus, host, kernel_events
+from workbench.sources.node.world import READERS, Reader
+
+__all__ = ["all_readers"]
+
+_MODULES = (gpus, host, kernel_events)  # importing them registers what they read
+
+
+def all_readers() -> dict[str, Reader]:
+    """Return every reading that a check can need, by name."""
+    assert _MODULES
+    return dict(READERS)
