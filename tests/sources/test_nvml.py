@@ -79,7 +79,7 @@ def test_a_healthy_node(play: Play) -> None:
         "error": "Not Supported",
         "call": "nvmlDeviceGetRetiredPages",
     }
-    assert gpu["why_not"]["fan"]["code"] == 13
+    assert gpu["why_not"]["fan"]["code"] == 3  # an SXM module has none
 
 
 def test_this_process_never_opens_nvml(play: Play) -> None:

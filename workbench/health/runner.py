@@ -137,6 +137,8 @@ def _judged(one: Check, node: str, context: str, readings: Mapping[str, Reading]
         found = list(one.judge(seen))
     except Exception as error:  # a defect in one check must cost neither the others nor the truth
         return [seen.unknown(f"the check itself failed: {type(error).__name__}: {error}"[:400], code="check-failed")]
+    if not found and "gpus" in one.needs and not seen.gpus.states:  # most judges go from GPU to GPU
+        return [seen.unknown(f"{readings['gpus'].path} shows no GPU", hint="see what gpu-count says")]
     return found or [seen.unknown("the check came to no conclusion", code="check-failed")]
 
 

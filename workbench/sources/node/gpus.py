@@ -77,6 +77,9 @@ def said_by(document: Mapping[str, Any]) -> str:
 
 def _nvml(world: World, deadline: Deadline) -> NodeGpus:
     document = _document(world, deadline)
+    if document["ending"] == "whole" and document.get("count") is None:
+        why = (document["why_not"].get("count") or {}).get("error") or "not told"
+        raise Unread("exit", f"NVML cannot say how many GPUs there are: {why}", "see the kernel log for NVRM")
     if document["ending"] == "whole":
         return from_nvml(document)
     ending = _NVML_ENDINGS.get(document["ending"], "garbage")

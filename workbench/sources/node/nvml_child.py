@@ -357,6 +357,15 @@ class _Gpu:
             self.lost += failed.code == _LOST
         return {}
 
+    def _newest(self, name: str) -> Any:
+        """Ask by the newest form that this driver has: pynvml itself only knows one of them for a name without a number."""
+        try:
+            return self.ask(f"{name}_v3")
+        except _Failed as failed:
+            if failed.code != _MISSING:
+                raise
+        return self.ask(f"{name}_v2")  # before R510
+
     def _processes(self) -> None:
         found: list[dict[str, Any]] = []
 
@@ -364,7 +373,7 @@ class _Gpu:
             for kind, name in (("C", "nvmlDeviceGetComputeRunningProcesses"), ("G", "nvmlDeviceGetGraphicsRunningProcesses")):
                 found.extend(
                     {"pid": int(process.pid), "type": kind, "memory": process.usedGpuMemory}
-                    for process in list(self.ask(name))[:_MOST_PROCESSES]
+                    for process in list(self._newest(name))[:_MOST_PROCESSES]
                 )
             return found
 
