@@ -80,7 +80,7 @@ def test_every_return_code_of_every_function_is_an_answer(code: int, tmp_path: P
 
 def test_an_old_library_lacks_the_symbols_for_real(tmp_path: Path) -> None:
     old = library(frozenset({"nvmlDeviceGetRemappedRows", "nvmlDeviceGetGpuFabricInfoV"}))
-    names = "nvmlDeviceGetRemappedRows nvmlDeviceGetGpuFabricInfoV nvmlDeviceGetGpuFabricInfo nvmlInitWithFlags".split()
+    names = ["nvmlDeviceGetRemappedRows", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetGpuFabricInfo", "nvmlInitWithFlags"]
     code = f"import ctypes, json; n = ctypes.CDLL('{old}/libnvidia-ml.so.1'); print(json.dumps([hasattr(n, s) for s in {names}]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert json.loads(done.stdout) == [False, False, True, True]
