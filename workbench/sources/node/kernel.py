@@ -16,9 +16,10 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from workbench.errors import SourceError
@@ -181,11 +182,11 @@ def read_kmsg(since: float, until: float, deadline: Deadline, *, path: str = "/d
     return Reading("kmsg", "ok", f"{len(stamped):,} records{whole}{note}", path, _windowed(stamped, since, until), reach)
 
 
-def read_dmesg(since: float, until: float, deadline: Deadline) -> Reading:
+def read_dmesg(since: float, until: float, deadline: Deadline, *, env: Mapping[str, str] | None = None) -> Reading:
     """Ask dmesg, in the form with the most exact stamps that this one knows."""
     said = ""
     for argv in (("dmesg", "--time-format", "iso"), ("dmesg", "-T"), ("dmesg",)):
-        ran = run(argv, seconds=deadline.left(10.0), limit=LIMIT, env={"TZ": "UTC"})
+        ran = run(argv, seconds=deadline.left(10.0), limit=LIMIT, env={"TZ": "UTC", **(env or {})})
         if ran.ending == "missing":
             return Reading("dmesg", "missing", f"dmesg {ran.sentence}", ran.asked)
         if b"not permitted" in ran.err or b"denied" in ran.err:
@@ -205,11 +206,15 @@ def read_dmesg(since: float, until: float, deadline: Deadline) -> Reading:
 # ---- the journal
 
 
-def read_journal(since: float, until: float, deadline: Deadline) -> Reading:
+def read_journal(
+    since: float, until: float, deadline: Deadline, *, root: str = "/", env: Mapping[str, str] | None = None
+) -> Reading:
     """Ask journalctl for the kernel's lines of all boots; ``-k`` alone would mean this boot only."""
     ask = ["journalctl", "_TRANSPORT=kernel", "--output=short-iso-precise", "--no-pager", "--utc", "--all"]
+    if root != "/":  # the host's root, mounted into a container
+        ask.append(f"--root={root}")
     window = [f"--since=@{max(0, int(since - MARGIN))}", f"--until=@{int(until + MARGIN) + 1}"]
-    oldest = run(ask, seconds=deadline.left(15.0), limit=4096)  # it prints for as long as it is let: the begin is enough
+    oldest = run(ask, seconds=deadline.left(15.0), limit=4096, env=env)  # it prints for as long as it is let: the begin is enough
     if oldest.ending == "missing":
         return Reading("journal", "missing", f"journalctl {oldest.sentence}", oldest.asked)
     said = oldest.err + oldest.out[:200]
@@ -222,14 +227,14 @@ def read_journal(since: float, until: float, deadline: Deadline) -> Reading:
     if oldest.ending not in ("ok", "too-much"):
         return Reading("journal", "failed", f"journalctl {oldest.sentence}", oldest.asked)
     reach = next((moment for line in oldest.out.splitlines() if (moment := _moment(line, 0.0, time.time())) is not None), None)
-    ran = run([*ask, "--quiet", *window], seconds=deadline.left(60.0), limit=LIMIT)
+    ran = run([*ask, "--quiet", *window], seconds=deadline.left(60.0), limit=LIMIT, env=env)
     if ran.ending not in ("ok", "too-much", "time-out"):
         return Reading("journal", "failed", f"journalctl {ran.sentence}", ran.asked)
     lines = [line for line in ran.out.splitlines() if not line.startswith(b"-- ")]
     status, note = ("ok", "") if ran.ok else ("partial", f"; it {ran.sentence}")
     if not lines and ran.ok:
         before = run(
-            [*ask, "--quiet", window[0].replace("--since", "--until"), f"--lines={_BEFORE}"], seconds=deadline.left(15.0)
+            [*ask, "--quiet", window[0].replace("--since", "--until"), f"--lines={_BEFORE}"], seconds=deadline.left(15.0), env=env
         )
         lines = before.out.splitlines()
         note = "; none in the window, so the last before it"
@@ -330,13 +335,23 @@ def _dated(line: bytes, changed: float) -> tuple[float | None, bytes]:
 # ---- all of them
 
 
-def places(since: float, until: float, deadline: Deadline) -> Iterator[Reading]:
-    """Yield what each place gives, best first; who has enough stops asking. One that takes all the time does not cost the next its turn."""
+def places(
+    since: float, until: float, deadline: Deadline, *, root: str = "/", env: Mapping[str, str] | None = None
+) -> Iterator[Reading]:
+    """
+    Yield what each place gives, best first; who has enough stops asking. One that takes all the time does not cost the next its turn.
+
+    `root` is where the host's files lie, `env` is added to the environment of journalctl and dmesg.
+    """
+    below = root.rstrip("/")
+    elsewhere = {} if root == "/" else {"root": root}
+    told = {} if env is None else {"env": env}
     readers: tuple[tuple[str, Callable[[float, float, Deadline], Reading]], ...] = (
-        ("journal", read_journal),
-        ("files", read_files),
-        ("kmsg", read_kmsg),  # needs no time: it is memory, and never waits
-        ("dmesg", read_dmesg),
+        ("journal", partial(read_journal, **elsewhere, **told)),  # type: ignore[arg-type]
+        ("files", partial(read_files, folder=f"{below}/var/log") if below else read_files),
+        # needs no time: it is memory, and never waits
+        ("kmsg", partial(read_kmsg, path=f"{below}/dev/kmsg") if below else read_kmsg),
+        ("dmesg", partial(read_dmesg, **told)),
     )
     for place, read in readers:
         try:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from workbench.model import Event, Line
 from workbench.parse.kernel import parse_kernel
 from workbench.sources.contract import Deadline
-from workbench.sources.node.kernel import places
+from workbench.sources.node.kernel import Reading, places
 from workbench.sources.node.world import Unread, Way, World, reader
 
 __all__ = ["KernelLog"]
 
-_SPAN = 7 * 86400.0  # a week: Xids that recur are worth more than one
+_SPAN = 7 * 86400.0  # a week at least: Xids that recur are worth more than one
+_LONGEST = 60 * 86400.0  # what happened since the last boot counts, but nobody wants to read the log of a year every minute
+_EARLY = 300.0  # seconds after boot within which a log's first line means that it has all of this boot: syslog starts late, clocks step
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class KernelLog:
     Events of the kernel log.
 
     `place` is where it was read, `reach` the time of the oldest line there and `boot` that of the last boot (seconds since the epoch,
-    None when not known), `problems` what could not be read.
+    None when not known), `problems` what could not be read, `facts` those of `workbench.parse.kernel.parse_kernel`.
     """
 
     events: tuple[Event, ...]
@@ -29,6 +33,12 @@ class KernelLog:
     reach: float | None
     boot: float | None
     problems: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds everything since the last boot."""
+        return self.reach is not None and self.boot is not None and self.reach <= self.boot + _EARLY
 
 
 def booted(world: World) -> float | None:
@@ -43,20 +53,29 @@ def booted(world: World) -> float | None:
 
 
 def _kernel(world: World, deadline: Deadline) -> KernelLog:
-    now = world.clock()
+    now, boot = world.clock(), booted(world)
+    since = min(now - _SPAN, max(boot or 0.0, now - _LONGEST))
     said = []
-    for reading in places(now - _SPAN, now + 60, deadline):
+    best: Reading | None = None
+    for reading in places(since, now + 60, deadline, root=str(world.root), env=world.env or None):
         if not reading.usable:
             said.append(f"{reading.place}: {reading.detail}")
             continue
-        lines = [Line(at, raw.decode("utf-8", "replace")) for at, raw in enumerate(reading.lines, 1)]
-        parsed = parse_kernel(lines, file=reading.place, node=world.node, reference=now)
-        problems = tuple(problem.message for problem in parsed.problems)
-        partly = () if reading.status == "ok" else (reading.detail,)
-        return KernelLog(tuple(parsed.events), reading.place, reading.reach, booted(world), (*partly, *problems))
-    raise Unread(
-        "not-executable", "; ".join(said) or "no place holds a kernel log", "run as root, or add the user to systemd-journal"
-    )
+        if best is None or (reading.reach is not None and (best.reach is None or reading.reach < best.reach)):
+            best = reading
+        if best.status == "ok" and (best.reach is not None and best.reach <= max(since, (boot or 0.0) + _EARLY)):
+            break
+    if best is None:
+        raise Unread(
+            "not-executable", "; ".join(said) or "no place holds a kernel log", "run as root, or add the user to systemd-journal"
+        )
+    lines = [Line(at, raw.decode("utf-8", "replace")) for at, raw in enumerate(best.lines, 1)]
+    parsed = parse_kernel(lines, file=best.place, node=world.node, reference=now)
+    problems = tuple(problem.message for problem in parsed.problems)
+    partly = () if best.status == "ok" else (best.detail,)
+    # what was not read cannot be vouched for: a log of which only a part is kept in the window reaches no further than the window
+    reach = best.reach if best.reach is None else max(best.reach, since)
+    return KernelLog(tuple(parsed.events), best.place, reach, boot, (*partly, *problems), parsed.facts)
 
 
 reader("kernel", "events of the kernel log", seconds=15.0, ways=(Way("kernel log", _kernel),))
