@@ -19,6 +19,9 @@ from workbench.sources.node.world import Reading, World
 __all__ = ["CONTEXTS", "fitness", "run"]
 
 _GRACE = 0.5  # seconds that a reader may need to give up after its deadline
+# a program that does not go has 0.4 s after SIGTERM and as much after SIGKILL (`workbench.sources.command`): its reader is told an earlier
+# deadline, so that what hung is named by whoever asked it, and dead before we end
+_ENDING = 0.8
 
 
 def run(
@@ -98,7 +101,7 @@ def _read(names: Iterable[str], world: World, seconds: float) -> dict[str, Readi
 
         def read(reader: Any = reader, limit: float = limit) -> None:
             try:
-                done.put(reader.read(world, Deadline(limit)))
+                done.put(reader.read(world, Deadline(max(limit - _ENDING, limit / 2))))
             except BaseException as error:  # a thread that ends without a word would look like one that hangs
                 done.put(Reading(reader.name, "garbage", detail=f"{type(error).__name__}: {error}"[:300]))
 
