@@ -192,7 +192,7 @@ class Node:
                 self._make(self.root / name.lstrip("/"))
         for name in sorted(set(names) - folders, reverse=True):  # what lies in a folder that is a file, too, before it
             place = self.root / name.lstrip("/")
-            if place == self.root or place.is_dir() and any(place.iterdir()):
+            if place == self.root or (place.is_dir() and any(place.iterdir())):
                 continue
             old = place.read_bytes() if place.is_file() and form == "half" else b""
             if form != "missing":
