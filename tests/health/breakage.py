@@ -192,7 +192,7 @@ class Node:
                 self._make(self.root / name.lstrip("/"))
         for name in sorted(set(names) - folders, reverse=True):  # what lies in a folder that is a file, too, before it
             place = self.root / name.lstrip("/")
-            if place == self.root or (place.is_dir() and any(place.iterdir())):
+            if place.is_dir():  # a folder that is asked for by its name: what is in it is broken
                 continue
             old = place.read_bytes() if place.is_file() and form == "half" else b""
             if form != "missing":
@@ -236,6 +236,12 @@ def _remove(place: Path) -> None:
         place.unlink(missing_ok=True)
 
 
+def _torn(old: bytes) -> bytes:
+    """The begin of the first line, without its last value: half of a file of many lines could still say all that is asked."""
+    first = old.split(b"\n")[0]
+    return first[: min(len(first) // 2, 8)] or b"\n" * bool(old)
+
+
 def _put(place: Path, form: str, old: bytes) -> None:
     if form == "not-executable":
         place.mkdir()
@@ -247,9 +253,7 @@ def _put(place: Path, form: str, old: bytes) -> None:
         with place.open("wb") as stream:
             stream.truncate(_FLOOD)
     elif form in ("garbage", "half", "other locale", "empty"):
-        place.write_bytes(
-            {"garbage": _GARBAGE, "half": old[: len(old) // 2] or _HALF, "other locale": _FOREIGN, "empty": b""}[form]
-        )
+        place.write_bytes({"garbage": _GARBAGE, "half": _torn(old) or _HALF, "other locale": _FOREIGN, "empty": b""}[form])
     elif form == "permission denied":
         place.write_bytes(old)
         place.chmod(0)

@@ -69,6 +69,7 @@ _SMI = f"""<?xml version="1.0" ?>
 {"".join(_gpu(at, address) for at, address in enumerate(BUS))}</nvidia_smi_log>
 """
 _MOUNTS = """22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/nvme0n1p2 rw
+25 22 0:23 / /dev/shm rw,nosuid,nodev shared:4 - tmpfs tmpfs rw
 36 22 0:45 / /scratch rw,relatime shared:90 - nfs4 10.0.0.9:/scratch rw,vers=4.2,hard
 """
 _JOURNAL = """2027-01-13T08:00:05.000000+00:00 gpu-7 kernel: Linux version 6.8.0-60-generic
@@ -77,34 +78,176 @@ _JOURNAL = """2027-01-13T08:00:05.000000+00:00 gpu-7 kernel: Linux version 6.8.0
 """
 
 
-def healthy(root: Path) -> World:
-    """Write the node below a folder and return it as a world whose tools are those of ``<root>/bin`` and no others."""
-    pci_tree(root, BUS)
-    files = {
+_UUIDS = [f"GPU-00000000-0000-0000-0000-00000000000{at}" for at in range(len(BUS))]
+_LIST = "".join(f"GPU {at}: NVIDIA H100 80GB HBM3 (UUID: {uuid})\n" for at, uuid in enumerate(_UUIDS))
+_LINKS = "".join(
+    f"GPU {at}: NVIDIA H100 80GB HBM3 (UUID: {uuid})\n" + "".join(f"\t Link {link}: 26.562 GB/s\n" for link in range(18))
+    for at, uuid in enumerate(_UUIDS)
+)
+_LINE = f"+--------+{'-' * 70}+\n"
+_DISCOVERY = f"8 GPUs found.\n{_LINE}| GPU ID | {'Device Information':<69}|\n{_LINE}" + "".join(
+    f"| {at:<7}| {'Name: NVIDIA H100 80GB HBM3':<69}|\n|        | {f'PCI Bus ID: 0000{address.upper()}':<69}|\n"
+    f"|        | {f'Device UUID: {uuid}':<69}|\n{_LINE}"
+    for at, (address, uuid) in enumerate(zip(BUS, _UUIDS, strict=True))
+)
+_TRACKING = """Reference ID    : 0A000001 (10.0.0.1)
+Stratum         : 3
+Ref time (UTC)  : Fri Jan 15 07:59:40 2027
+System time     : 0.000012 seconds fast of NTP time
+Last offset     : +0.000008 seconds
+RMS offset      : 0.000021 seconds
+Frequency       : 4.123 ppm slow
+Residual freq   : +0.001 ppm
+Skew            : 0.012 ppm
+Root delay      : 0.000310 seconds
+Root dispersion : 0.000450 seconds
+Update interval : 64.2 seconds
+Leap status     : Normal
+"""
+_SMART = """{"json_format_version": [1, 0], "smartctl": {"version": [7, 2], "exit_status": 0}, "device": {"name": "/dev/nvme0n1", "type": "nvme"},
+ "model_name": "SAMSUNG MZQL23T8HCLS", "smart_status": {"passed": true, "nvme": {"value": 0}},
+ "nvme_smart_health_information_log": {"critical_warning": 0, "temperature": 35, "available_spare": 100, "available_spare_threshold": 10,
+ "percentage_used": 2, "media_errors": 0, "num_err_log_entries": 0, "power_on_hours": 9000}}
+"""
+_IBSTAT = """CA 'mlx5_0'
+\tCA type: MT4129
+\tNumber of ports: 1
+\tFirmware version: 28.39.1002
+\tPort 1:
+\t\tState: Active
+\t\tPhysical state: LinkUp
+\t\tRate: 400
+\t\tBase lid: 12
+\t\tLink layer: InfiniBand
+"""
+_RDMA = "link mlx5_0/1 subnet_prefix fe80:0000:0000:0000 lid 12 sm_lid 1 lmc 0 state ACTIVE physical_state LINK_UP\n"
+_MEMORY = "MemTotal:       2113443044 kB\nMemFree:        1900000000 kB\nMemAvailable:   2000000000 kB\nHardwareCorrupted:     0 kB\nHugePages_Total:       0\nHugepagesize:       2048 kB\n"
+_LIMITS = """Limit                     Soft Limit           Hard Limit           Units
+Max core file size        0                    unlimited            bytes
+Max open files            1048576              1048576              files
+Max locked memory         unlimited            unlimited            bytes
+Max processes             8255000              8255000              processes
+"""
+_SHOW = """for unit; do case $unit in *.service) echo "Id=$unit
+Names=$unit
+LoadState=loaded
+ActiveState=active
+SubState=running
+Result=success
+UnitFileState=enabled
+NRestarts=0
+MainPID=900
+";; esac; done"""
+
+
+def _processes() -> dict[str, str]:
+    out = {"proc/self/limits": _LIMITS, "proc/1/mountinfo": _MOUNTS}
+    for pid, name in ((1, "systemd"), (900, "slurmd"), (950, "nv-fabricmanager"), (960, "nvidia-persiste"), (1200, "sshd")):
+        at = f"proc/{pid}"
+        out |= {
+            f"{at}/stat": f"{pid} ({name}) S 1 {pid} {pid} 0 -1 4194560 9000 1 0 0 10 20 0 0 20 0 1 0 {pid} 170000000 3000 18446744073709551615\n",
+            f"{at}/comm": f"{name}\n",
+            f"{at}/cmdline": f"/usr/sbin/{name}\0",
+            f"{at}/status": f"Name:\t{name}\nState:\tS (sleeping)\nPid:\t{pid}\nPPid:\t1\nUid:\t0\t0\t0\t0\nThreads:\t1\n",
+            f"{at}/limits": _LIMITS,
+            f"{at}/cgroup": f"0::/system.slice/{name}.service\n",
+            f"{at}/task/{pid}/stat": f"{pid} ({name}) S 1 {pid} {pid} 0 -1 4194560 9000 1 0 0 10 20 0 0 20 0 1 0 {pid} 170000000 3000 0\n",
+            f"{at}/fd/.keep": "",
+        }
+    return out
+
+
+def _devices() -> dict[str, str]:
+    port, disk = "sys/class/infiniband/mlx5_0", "sys/block/nvme0n1"
+    out = {
+        f"{port}/hca_type": "MT4129\n",
+        f"{port}/board_id": "MT_0000000838\n",
+        f"{port}/ports/1/state": "4: ACTIVE\n",
+        f"{port}/ports/1/phys_state": "5: LinkUp\n",
+        f"{port}/ports/1/link_layer": "InfiniBand\n",
+        f"{port}/ports/1/rate": "400 Gb/sec (4X NDR)\n",
+        "sys/bus/pci/devices/0000:18:00.0/vendor": "0x15b3\n",
+        "sys/bus/pci/devices/0000:18:00.0/class": "0x020700\n",
+        "sys/bus/pci/devices/0000:18:00.0/infiniband/mlx5_0/hca_type": "MT4129\n",
+        "sys/class/net/eth0/operstate": "up\n",
+        "sys/class/net/eth0/carrier": "1\n",
+        "sys/class/net/eth0/speed": "25000\n",
+        f"{disk}/device/model": "SAMSUNG MZQL23T8HCLS\n",
+        f"{disk}/device/state": "live\n",
+        "sys/class/nvme/nvme0/state": "live\n",
+        "sys/class/dmi/id/sys_vendor": "NVIDIA\n",
+        "sys/class/dmi/id/product_name": "DGXH100\n",
+        "sys/module/nvidia/version": "570.133.20\n",
+        "sys/devices/system/node/has_memory": "0-1\n",
+        "sys/devices/system/edac/mc/mc0/dimm0/dimm_label": "CPU0_DIMM_A1\n",
+        "sys/devices/system/edac/mc/mc0/dimm0/dimm_ce_count": "0\n",
+        "sys/devices/system/edac/mc/mc0/dimm0/dimm_ue_count": "0\n",
+        "sys/devices/system/edac/mc/mc0/ce_noinfo_count": "0\n",
+        "sys/devices/system/edac/mc/mc0/ue_noinfo_count": "0\n",
+        "sys/devices/system/edac/mc/mc0/seconds_since_reset": "172800\n",
+        "run/systemd/system/.keep": "",
+        "dev/shm/.keep": "",
+    }
+    counters = ("symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors", "port_xmit_discards", "local_link_integrity_errors",
+                "excessive_buffer_overrun_errors")  # fmt: skip
+    out |= {f"{port}/ports/1/counters/{name}": "0\n" for name in counters}
+    for number in ("05", "06", "07", "08"):  # NVSwitches
+        out |= {
+            f"sys/bus/pci/devices/0000:{number}:00.0/vendor": "0x10de\n",
+            f"sys/bus/pci/devices/0000:{number}:00.0/class": "0x068000\n",
+        }
+    return out | {
+        f"dev/{name}": "" for name in (*(f"nvidia{at}" for at in range(8)), "nvidiactl", "nvidia-uvm", "nvidia-modeset")
+    }
+
+
+def _kernel() -> dict[str, str]:
+    out = {
         "proc/stat": f"cpu  1 2 3 4\nbtime {int(BOOT)}\n",
         "proc/uptime": "172800.00 5000000.00\n",
+        "proc/meminfo": _MEMORY,
+        "proc/cpuinfo": "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8480C\nflags\t\t: fpu vme de pse tsc msr\n",
         "proc/self/mountinfo": _MOUNTS,
+        "proc/sys/kernel/tainted": "4097\n",
+        "proc/sys/kernel/osrelease": "6.8.0-60-generic\n",
+        "proc/sys/kernel/random/boot_id": "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0\n",
+        "proc/sys/kernel/numa_balancing": "0\n",
         "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.133.20  Mon Mar 17 12:00:00 UTC 2025\n",
         "scratch/there": "",
     }
     for at, address in enumerate(BUS):
-        files[f"proc/driver/nvidia/gpus/{address}/information"] = (
-            f"Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 99\nGPU UUID: \t GPU-00000000-0000-0000-0000-00000000000{at}\n"
-            f"Bus Location: \t {address}\nDevice Minor: \t {at}\n"
+        out[f"proc/driver/nvidia/gpus/{address}/information"] = (
+            f"Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 99\nGPU UUID: \t {_UUIDS[at]}\nVideo BIOS: \t 96.00.99.00.01\n"
+            f"Bus Type: \t PCIe\nBus Location: \t {address}\nDevice Minor: \t {at}\nGPU Firmware: \t 570.133.20\n"
         )
-    for name, text in files.items():
+    return out
+
+
+def healthy(root: Path) -> World:
+    """Write the node below a folder and return it as a world whose tools are those of ``<root>/bin`` and no others."""
+    pci_tree(root, BUS)
+    for name, text in {**_kernel(), **_devices(), **_processes()}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    for keep in root.rglob(".keep"):
+        keep.unlink()
     tools = root / "bin"
     tools.mkdir()
     for name in _SYSTEM:
         found = shutil.which(name)
         assert found, f"{name} is on every node, and not here"
         (tools / name).symlink_to(found)
-    for name, text in (("nvidia-smi", _SMI), ("journalctl", _JOURNAL)):
+    (root / "list.out").write_text(_LIST)
+    (root / "links.out").write_text(_LINKS)
+    said = {"nvidia-smi": _SMI, "journalctl": _JOURNAL, "dcgmi": _DISCOVERY, "chronyc": _TRACKING, "smartctl": _SMART, "ibstat": _IBSTAT,
+            "rdma": _RDMA, "modinfo": "570.133.20\n"}  # fmt: skip
+    for name, text in said.items():
         (root / f"{name}.out").write_text(text)
-        tool(tools, name, f"exec cat {root}/{name}.out")
+        tool(tools, name, f"exec /bin/cat {root}/{name}.out")
+    asked = f'case "$*" in -L) exec /bin/cat {root}/list.out;; nvlink*) exec /bin/cat {root}/links.out;; esac'
+    tool(tools, "nvidia-smi", f"{asked}; exec /bin/cat {root}/nvidia-smi.out")
+    tool(tools, "systemctl", _SHOW)
     env = {"PATH": str(tools), "LD_LIBRARY_PATH": library(), "FAKE_NVML": ""}
     return World("gpu-7", root, env, lambda: NOW, dict(SETTINGS))
 
