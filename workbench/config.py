@@ -120,6 +120,14 @@ SETTINGS: tuple[Setting, ...] = (
         "checks that make the node unfit while they are critical or unknown, beside those that do anyway",
     ),
     Setting("health.optional", "words", "checks that never make the node unfit"),
+    Setting("health.driver", "text", "version of the driver that the node should have, or its begin: 570 or 570.133.20"),
+    Setting("health.vbios", "text", "version of the VBIOS that all GPUs should have"),
+    Setting("health.persistence", "flag", "whether persistence mode should be on", True),
+    Setting("health.compute_mode", "text", "compute mode that GPUs should have: Default, Exclusive_Process"),
+    Setting("health.mig", "text", "off, on, or how many MIG instances each GPU should have"),
+    Setting("health.exclusive", "flag", "jobs get whole nodes: before one starts nobody may compute on a GPU", False),
+    Setting("health.dcgm", "flag", "DCGM must be there and list the same GPUs", False),
+    Setting("health.state", "path", "folder for what must outlive a run", "/var/lib/workbench"),
     Setting("node.enabled", "flag", "read this machine's own GPUs and kernel log, when the job ran on it", True),
 )
 _KNOWN = {setting.key: setting for setting in SETTINGS}

@@ -20,7 +20,7 @@ _INCIDENT = 600.0  # seconds between two errors of one kind that make two incide
 _TOGETHER = 60.0  # seconds within which the same code on another GPU means that the job did it, not the GPU
 _RANK = {"ok": 0, "warning": 1, "unknown": 2, "critical": 3}
 # words of this module, in the order in which they are printed
-_KEPT = ("action", "follow_up", "role", "engine", "contained", "reset", "fatal", "remediation", "unit", "link", "sm")
+_KEPT = ("caused_by", "action", "follow_up", "role", "engine", "contained", "reset", "fatal", "remediation", "unit", "link", "sm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ def rulings(
         groups.setdefault((_key(event), event.code or 0, str(event.data.get("mig") or "")), []).append(event)
     found = []
     for (key, code, instance), events in groups.items():
+        cause = events[0].data.get("stands_for")
         state = state_of(events[0].gpu, gpus)
         others = sorted({event.code or 0 for event in alive if _key(event) == key and event.code != code})
         demand = next(
@@ -89,7 +90,7 @@ def rulings(
         ruled = []
         for event in events[-1:] if code == 154 else events:  # the last word of the driver counts
             context = XidContext(
-                code,
+                int(event.data.get("stands_for") or code),  # "45 … caused by previous Xid 149", and no line of that one
                 {*environment, *_mig(state)},
                 _architecture(state),
                 gpus.driver if gpus and gpus.driver else str(log.facts.get("driver") or ""),
@@ -99,7 +100,7 @@ def rulings(
             )
             ruled.append((_RANK[(rule := rule_for(context)).status], rule, context))
         _, rule, context = max(ruled, key=lambda one: one[0])
-        cls = rule.cls or events[0].cls or signatures()[f"xid-{code}"].cls
+        cls = rule.cls or events[0].cls or signatures()[f"xid-{cause or code}"].cls
         found.append(Ruling(code, _named(events[0].gpu, state), tuple(events), rule, context, cls, instance))
     found.sort(key=lambda one: (-_RANK[one.rule.status], one.last or 0.0))
     return tuple(found), cleared
@@ -183,6 +184,7 @@ def _facts(event: Event, state: GpuState | None, others: Sequence[int], demand: 
     }
     if event.data.get("reset") or event.data.get("drain_reset"):
         facts["reset"] = "yes"
+    facts["stands-for"] = "yes" if event.data.get("stands_for") else "no"
     if event.data.get("bits"):
         facts["bits"] = "|".join(kind for kind, _ in event.data["bits"])
     if state is not None:

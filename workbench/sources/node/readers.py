@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from workbench.sources.node import gpus, host, kernel_events, machine
+from workbench.sources.node import fabric_services, gpu_files, gpu_lists, gpus, host, kept, kernel_events, machine
 from workbench.sources.node.world import READERS, Reader
 
 __all__ = ["all_readers"]
 
-_MODULES = (gpus, host, kernel_events, machine)  # importing them registers what they read
+_MODULES = (gpus, host, kernel_events, machine, fabric_services, gpu_files, gpu_lists, kept)  # importing them registers what they read
 
 
 def all_readers() -> dict[str, Reader]:
