@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="also what is as it should be, and how it was looked at")
     parser.add_argument(
-        "--explain", action="store_true", help="with the check xid: which rule decided on each Xid and why, and what other tools would do"
+        "--explain",
+        action="store_true",
+        help="with the check xid: which rule decided on each Xid and why, and what other tools would do",
     )
     parser.add_argument("--node", help="this node's name; default its host name")
     parser.add_argument("--seconds", type=float, default=45.0, help="what is not read by then is unknown; default 45")

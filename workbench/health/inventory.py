@@ -69,5 +69,7 @@ def changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, An
             found.append(("serial", one, f"{uuid} has the serial number {one['serial']}, it had {was['serial']}"))
     for uuid, one in old.items():
         if uuid not in new and uuid not in replaced:
-            found.append(("gone", one, f"{uuid} at {one.get('pci')} is no more here (serial number {one.get('serial') or 'not known'})"))
+            found.append(
+                ("gone", one, f"{uuid} at {one.get('pci')} is no more here (serial number {one.get('serial') or 'not known'})")
+            )
     return found

@@ -54,7 +54,9 @@ def _bus(seen: Seen, path: str) -> Iterator[Finding]:
     for address in sorted(bus - shown):
         yield seen.found("gpu-count-differs", f"the bus lists {address}, {path} does not", gpu=Gpu(pci=address), part="PCI")
     for address in sorted(shown - bus):
-        yield seen.found("gpu-count-differs", f"{path} shows {address}, and the bus has it no more", gpu=Gpu(pci=address), part="PCI")
+        yield seen.found(
+            "gpu-count-differs", f"{path} shows {address}, and the bus has it no more", gpu=Gpu(pci=address), part="PCI"
+        )
     if bus == shown:
         yield seen.ok(f"{len(bus)} GPUs on the PCI bus", part="PCI")
 
@@ -72,12 +74,16 @@ def _files(seen: Seen, path: str) -> Iterator[Finding]:
     if not files.control:
         yield seen.found("device-file-missing", "/dev/nvidiactl is not there: no program can open a GPU", part="/dev")
     elif not told and len(files.minors) < len(seen.gpus.states):
-        yield seen.found("device-file-missing", f"{len(files.minors)} files /dev/nvidiaN, {len(seen.gpus.states)} GPUs", part="/dev")
+        yield seen.found(
+            "device-file-missing", f"{len(files.minors)} files /dev/nvidiaN, {len(seen.gpus.states)} GPUs", part="/dev"
+        )
     elif missing:
         lost = ", ".join(f"/dev/nvidia{minor}" for minor in missing)
         yield seen.found("device-file-missing", f"{lost} not there, and {path} shows the GPU", part="/dev")
     elif not files.uvm:
-        yield seen.found("uvm-file-missing", "/dev/nvidia-uvm is not there: CUDA starts only where nvidia-modprobe can make it", part="/dev")
+        yield seen.found(
+            "uvm-file-missing", "/dev/nvidia-uvm is not there: CUDA starts only where nvidia-modprobe can make it", part="/dev"
+        )
     elif len(files.minors) > len(seen.gpus.states):
         yield seen.found(
             "device-file-surplus", f"{len(files.minors)} files /dev/nvidiaN, {len(seen.gpus.states)} GPUs by {path}", part="/dev"

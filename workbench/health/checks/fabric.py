@@ -74,14 +74,18 @@ def _state(seen: Seen, state: GpuState) -> Iterator[Finding]:
 
 def _services(seen: Seen, services: FabricServices | None, behind: list[GpuState]) -> Iterator[Finding]:
     if services is None:
-        yield seen.unknown("whether Fabric Manager runs is not known: " + seen.readings["fabric-services"].detail, part="services")
+        yield seen.unknown(
+            "whether Fabric Manager runs is not known: " + seen.readings["fabric-services"].detail, part="services"
+        )
         return
     manager, imex = services.manager, services.imex
     if manager.runs:
         yield seen.ok("Fabric Manager runs", part=manager.unit)
-    elif services.switches:
+    elif services.switches or manager.state == "failed" or manager.enabled:
         what = f"{manager.state} {manager.said}".strip()
-        yield seen.found("fabric-manager-inactive", f"Fabric Manager does not run ({what}): no new job can use NVLink", part=manager.unit)
+        yield seen.found(
+            "fabric-manager-inactive", f"Fabric Manager does not run ({what}): no new job can use NVLink", part=manager.unit
+        )
     elif services.switches is None:
         yield seen.unknown("Fabric Manager does not run, and whether there are NVSwitches could not be seen", part=manager.unit)
     else:  # a guest, or an NVLink rack whose switches are elsewhere
@@ -89,4 +93,6 @@ def _services(seen: Seen, services: FabricServices | None, behind: list[GpuState
     if imex.runs:
         yield seen.ok("IMEX runs", part=imex.unit)
     elif imex.state == "failed" or imex.enabled:
-        yield seen.found("imex-inactive", f"IMEX should run and does not ({imex.state} {imex.said})".replace(" )", ")"), part=imex.unit)
+        yield seen.found(
+            "imex-inactive", f"IMEX should run and does not ({imex.state} {imex.said})".replace(" )", ")"), part=imex.unit
+        )

@@ -43,11 +43,16 @@ def _one(seen: Seen, state: GpuState, usual: int) -> Iterator[Finding]:
     if sku is not None and sku.nvlinks == 0:
         yield seen.absent(f"{state.product} has no NVLink", gpu=state.gpu)
         return
+    if state.flag("mig.mode.current") and _up(state) == 0:
+        yield seen.absent("MIG is on: its instances do not use NVLink", gpu=state.gpu)
+        return
     if not isinstance(links, list):
         if not state.can("nvlink") and (sku is None or sku.nvlinks is None):
             yield seen.absent("this GPU has no NVLink, or no bridge", gpu=state.gpu)
         elif not state.can("nvlink") and sku is not None:
-            yield seen.found("nvlink-missing", f"{state.product} has {sku.nvlinks} links, and the driver says none", gpu=state.gpu)
+            yield seen.found(
+                "nvlink-missing", f"{state.product} has {sku.nvlinks} links, and the driver says none", gpu=state.gpu
+            )
         else:
             yield seen.unknown(f"the state of its links was not read: {state.reason('nvlink')}", gpu=state.gpu)
         return
@@ -68,7 +73,9 @@ def _one(seen: Seen, state: GpuState, usual: int) -> Iterator[Finding]:
         who = f"{sku.product} has" if sku and sku.nvlinks else "its peers have"
         code = "smi-nvlink-inactive" if down else "nvlink-missing"
         which = f"links {_list(down)} are down: " if down else ""
-        yield seen.found(code, f"{which}{up} of {wanted} links are up ({who} {wanted})", gpu=state.gpu, evidence=_lines(links, down))
+        yield seen.found(
+            code, f"{which}{up} of {wanted} links are up ({who} {wanted})", gpu=state.gpu, evidence=_lines(links, down)
+        )
     for link in links:
         failed = {key: link[key] for key in _FAILED if isinstance(link.get(key), int) and link[key]}
         repaired = sum(link[key] for key in _REPAIRED if isinstance(link.get(key), int))
@@ -76,7 +83,9 @@ def _one(seen: Seen, state: GpuState, usual: int) -> Iterator[Finding]:
         if failed:
             sound = False
             evidence = [f"{key} {value}" for key, value in failed.items()]
-            yield seen.found("smi-nvlink-recovery-failed", f"{part}: a recovery failed", gpu=state.gpu, part=part, evidence=evidence)
+            yield seen.found(
+                "smi-nvlink-recovery-failed", f"{part}: a recovery failed", gpu=state.gpu, part=part, evidence=evidence
+            )
         elif repaired >= _MANY or any(link.get(key) for key in _SERIOUS):
             sound = False
             repaired += sum(link[key] for key in _SERIOUS if isinstance(link.get(key), int))

@@ -22,7 +22,13 @@ _CORRECTED = 1000
 _DAY = 86400.0
 
 
-@check("pcie", "each GPU's PCIe link has its width and counts no errors", needs=("gpus",), wants=("kernel", "pcie-paths"), cls="hardware/pcie")
+@check(
+    "pcie",
+    "each GPU's PCIe link has its width and counts no errors",
+    needs=("gpus",),
+    wants=("kernel", "pcie-paths"),
+    cls="hardware/pcie",
+)
 def pcie(seen: Seen) -> Iterator[Finding]:
     """Compare width and generation with what GPU and slot can do, with the product and with the peers; take AER from the kernel log."""
     states = seen.gpus.states
@@ -59,7 +65,9 @@ def _link(seen: Seen, state: GpuState, widths: Mapping[tuple[str, float | None],
     usual = max(peers, key=lambda value: (peers[value], value))
     evidence = [f"pcie.width = {width:.0f}", f"pcie.width_max = {most}", f"peers: {peers}"]
     if width < usual:
-        yield seen.found("pcie-narrower-than-peers", f"x{width:.0f}, its peers have x{usual:.0f}", gpu=state.gpu, evidence=evidence)
+        yield seen.found(
+            "pcie-narrower-than-peers", f"x{width:.0f}, its peers have x{usual:.0f}", gpu=state.gpu, evidence=evidence
+        )
     elif most is not None and width < most:
         # a card in a narrow slot is built so, and then its peers are narrow, too
         code = "pcie-narrow" if sum(peers.values()) > 1 and peers[width] > 1 else "smi-link-degraded"
@@ -69,11 +77,15 @@ def _link(seen: Seen, state: GpuState, widths: Mapping[tuple[str, float | None],
     now, able = state.number("pcie.generation"), state.number("pcie.generation_max")
     if now is not None and able is not None and now < able and _busy(state):
         summary = f"generation {now:.0f} of {able:.0f} while it is busy"
-        yield seen.found("smi-link-gen-low", summary, gpu=state.gpu, evidence=[f"utilization {state.number('utilization.gpu'):.0f} %"])
+        yield seen.found(
+            "smi-link-gen-low", summary, gpu=state.gpu, evidence=[f"utilization {state.number('utilization.gpu'):.0f} %"]
+        )
     ables = Counter(other.number("pcie.generation_max") for other in seen.gpus.states if other.product == state.product)
     best = max((value for value in ables if value is not None), default=None)
     if able is not None and best is not None and able < best:
-        yield seen.found("pcie-slower-than-peers", f"its link can do generation {able:.0f}, those of its peers {best:.0f}", gpu=state.gpu)
+        yield seen.found(
+            "pcie-slower-than-peers", f"its link can do generation {able:.0f}, those of its peers {best:.0f}", gpu=state.gpu
+        )
 
 
 def _replays(seen: Seen, state: GpuState) -> Iterator[Finding]:
@@ -97,9 +109,9 @@ def _logged(seen: Seen, state: GpuState, errors: Sequence[Event]) -> Iterator[Fi
     mine: dict[str, list[Event]] = {}
     for event in errors:
         device = str(event.data.get("device") or "")
-        if same(event.gpu, state.gpu) or (state.gpu.pci and device.rsplit(".", 1)[0] == state.gpu.pci.rsplit(".", 1)[0]):
-            mine.setdefault(event.signature, []).append(event)
-        elif device in above:  # the port at the other end, or a switch above, which its other GPUs share
+        own = state.gpu.pci and device.rsplit(".", 1)[0] == state.gpu.pci.rsplit(".", 1)[0]
+        # the port at the other end logs the link's errors, too; so does a switch above, which its other GPUs share
+        if own or same(event.gpu, state.gpu) or device in above:
             mine.setdefault(event.signature, []).append(event)
     for signature, events in mine.items():
         if signature == "aer-corrected":
@@ -110,5 +122,5 @@ def _logged(seen: Seen, state: GpuState, errors: Sequence[Event]) -> Iterator[Fi
             summary = f"{count} corrected errors within a day on the way to this GPU"
         else:
             count = sum(event.count for event in events)
-            summary = f"{count} times since boot: {seen.found_event(events[0]).summary}"
+            summary = seen.found_event(events[0]).summary + (f" ({count} times since boot)" if count > 1 else "")
         yield seen.found(signature, summary, gpu=state.gpu, evidence=[event.text for event in events[:3]], since=events[0].time)

@@ -23,13 +23,18 @@ __all__ = ["processes"]
 def processes(seen: Seen) -> Iterator[Finding]:
     """Judge each holder; before a job gets the node nobody should compute (critical with ``health.exclusive``, else worth a line)."""
     holders: Holders = seen.value("gpu-holders")
+    if seen.readings["gpus"].ending == "absent" and not holders.found:
+        yield seen.absent(seen.readings["gpus"].detail)
+        return
     bad = False
     for one in holders.found:
         who = f"{one.name} (pid {one.pid})"
         where = f" in {one.waits}" if one.waits not in ("", "0") else ""
         if one.state == "D":
             bad = True
-            yield from _each(seen, one, "gpu-process-stuck", f"{who} waits in the kernel{where} and cannot be killed, and holds this GPU")
+            yield from _each(
+                seen, one, "gpu-process-stuck", f"{who} waits in the kernel{where} and cannot be killed, and holds this GPU"
+            )
         elif one.state in "ZX":
             bad = True
             yield from _each(seen, one, "gpu-process-zombie", f"{who} has ended and still holds this GPU")
@@ -42,7 +47,9 @@ def processes(seen: Seen) -> Iterator[Finding]:
         state = holders.states.get(pid)
         if state == "Z" and pid not in known:
             bad = True
-            yield seen.found("gpu-process-zombie", f"pid {pid} has ended, and the driver still lists it", gpu=gpu, part=f"pid {pid}")
+            yield seen.found(
+                "gpu-process-zombie", f"pid {pid} has ended, and the driver still lists it", gpu=gpu, part=f"pid {pid}"
+            )
     if bad:
         return
     if holders.hidden:
@@ -63,7 +70,9 @@ def _listed(seen: Seen) -> Iterator[tuple[int, Gpu]]:
 def _each(seen: Seen, one: Holder, code: str, summary: str) -> Iterator[Finding]:
     """One finding for each GPU that a process holds, named by UUID where its device number tells which."""
     gpus = seen.value("gpus")
-    states = {} if gpus is None else {int(state.get("minor")): state.gpu for state in gpus.states if state.get("minor") is not None}
+    states = (
+        {} if gpus is None else {int(state.get("minor")): state.gpu for state in gpus.states if state.get("minor") is not None}
+    )
     evidence = [f"pid {one.pid} ({one.name}) state {one.state}, /dev/nvidia{{{','.join(map(str, one.minors))}}}"]
     if not one.minors:
         yield seen.found(code, summary.replace("this GPU", "the driver"), part=f"pid {one.pid}", evidence=evidence)

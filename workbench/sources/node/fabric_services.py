@@ -108,9 +108,7 @@ def _processes(world: World, deadline: Deadline) -> FabricServices:
             seen.add(world.text(f"/proc/{name}/comm", 64).strip())
         except Unread:
             continue
-    services = {
-        unit: Service(unit, "running" if program[:15] in seen else "absent") for program, unit in _PROGRAMS.items()
-    }
+    services = {unit: Service(unit, "running" if program[:15] in seen else "absent") for program, unit in _PROGRAMS.items()}
     return FabricServices(_switches(world), services)
 
 

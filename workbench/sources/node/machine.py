@@ -12,7 +12,8 @@ __all__ = ["Machine"]
 
 # systemd, src/basic/virt.c: vendors and products of firmware that mean a virtual machine
 _VIRTUAL = re.compile(
-    r"KVM|QEMU|VMware|VirtualBox|Xen|Bochs|Parallels|Virtual Machine|Google Compute Engine|OpenStack|Alibaba Cloud ECS|HVM domU", re.I
+    r"KVM|QEMU|VMware|VirtualBox|Xen|Bochs|Parallels|Virtual Machine|Google Compute Engine|OpenStack|Alibaba Cloud ECS|HVM domU",
+    re.I,
 )
 
 

@@ -7,7 +7,16 @@ from workbench.sources.node.world import READERS, Reader
 
 __all__ = ["all_readers"]
 
-_MODULES = (gpus, host, kernel_events, machine, fabric_services, gpu_files, gpu_lists, kept)  # importing them registers what they read
+_MODULES = (
+    gpus,
+    host,
+    kernel_events,
+    machine,
+    fabric_services,
+    gpu_files,
+    gpu_lists,
+    kept,
+)  # importing them registers what they read
 
 
 def all_readers() -> dict[str, Reader]:
