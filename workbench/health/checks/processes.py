@@ -54,7 +54,7 @@ def processes(seen: Seen) -> Iterator[Finding]:
         return
     if holders.hidden:
         hint = "run as root, or with CAP_SYS_PTRACE"
-        yield seen.unknown(f"{holders.hidden} of {holders.looked} processes do not show their files to this user", hint=hint)
+        yield seen.unknown(f"{holders.hidden} processes do not show this user their state and files", hint=hint)
     else:
         yield seen.ok(f"{len(holders.found)} processes hold GPUs, none is stuck" if holders.found else "no process holds a GPU")
 

@@ -179,7 +179,7 @@ def _holders(world: World, deadline: Deadline) -> Holders:
     if not pids:
         raise Unread("missing", "/proc lists no process")
     found: list[Holder] = []
-    hidden = 0
+    hidden = gone = 0
     states: dict[int, str] = {}
     stuck: dict[int, tuple[int | None, str]] = {}
     for pid in pids:
@@ -187,13 +187,18 @@ def _holders(world: World, deadline: Deadline) -> Holders:
             raise Unread("time-out", f"looked at {len(states)} of {len(pids)} processes when the time was over")
         try:
             name, state, started = _stat(world, pid)
-        except (Unread, ValueError, IndexError):  # it ended meanwhile
+        except Unread as error:  # mostly it ended meanwhile
+            hidden += error.ending != "missing"
+            gone += error.ending == "missing"
+            continue
+        except (ValueError, IndexError):
+            hidden += 1
             continue
         states[pid] = state
         try:
             files = _files(world, f"/proc/{pid}/fd")
-        except Unread as error:
-            hidden += error.ending == "not-executable"
+        except Unread:
+            hidden += world.path(f"/proc/{pid}/stat").exists()
             files = set()
         threads = _threads(world, pid) if state in "ZX" or files else []
         thread: int | None = None
@@ -212,6 +217,8 @@ def _holders(world: World, deadline: Deadline) -> Holders:
             stuck[pid] = (thread, started)
         minors = sorted({int(match[1]) for file in files if (match := _GPU_FILE.search(file))})
         found.append(Holder(pid, name, state, tuple(minors), _UVM in files))
+    if gone > len(pids) / 2:  # some end while one looks; not most
+        raise Unread("garbage", f"/proc lists {len(pids)} processes and shows {len(states)}", "is /proc that of the host?")
     if stuck:
         time.sleep(min(_TWICE, deadline.left() / 2))
     settled = []
