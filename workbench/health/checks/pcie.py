@@ -45,7 +45,10 @@ def pcie(seen: Seen) -> Iterator[Finding]:
         log = seen.readings["kernel"]
         more = "" if log.usable else "; the kernel log could not be read for AER"
         speed = f" at generation {generation:.0f}" if generation and _busy(state) else ""
-        yield seen.ok(f"x{width:.0f}{speed}, no errors{more}", gpu=state.gpu)
+        sku = seen.sku(state)
+        # a slot of fewer lanes, or a GPU beside its own CPU (GH200, GB200), is built so: known, and no fault
+        built = f", the product can do x{sku.pcie_width}" if sku and sku.pcie_width and (width or 0) < sku.pcie_width else ""
+        yield seen.ok(f"x{width:.0f}{built}{speed}, no errors{more}", gpu=state.gpu)
 
 
 def _busy(state: GpuState) -> bool:
@@ -60,7 +63,6 @@ def _link(seen: Seen, state: GpuState, widths: Mapping[tuple[str, float | None],
         else:
             yield seen.absent("this GPU is on no PCIe link that can be seen", gpu=state.gpu)
         return
-    sku = seen.sku(state)
     peers = {value: count for (product, value), count in widths.items() if product == state.product and value}
     usual = max(peers, key=lambda value: (peers[value], value))
     evidence = [f"pcie.width = {width:.0f}", f"pcie.width_max = {most}", f"peers: {peers}"]
@@ -72,8 +74,6 @@ def _link(seen: Seen, state: GpuState, widths: Mapping[tuple[str, float | None],
         # a card in a narrow slot is built so, and then its peers are narrow, too
         code = "pcie-narrow" if sum(peers.values()) > 1 and peers[width] > 1 else "smi-link-degraded"
         yield seen.found(code, f"x{width:.0f} where GPU and slot can do x{most:.0f}", gpu=state.gpu, evidence=evidence)
-    elif sku is not None and sku.pcie_width and width < sku.pcie_width:
-        yield seen.found("pcie-narrow", f"x{width:.0f}, {sku.product} can do x{sku.pcie_width}", gpu=state.gpu, evidence=evidence)
     now, able = state.number("pcie.generation"), state.number("pcie.generation_max")
     if now is not None and able is not None and now < able and _busy(state):
         summary = f"generation {now:.0f} of {able:.0f} while it is busy"
