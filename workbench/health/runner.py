@@ -16,7 +16,7 @@ from workbench.sources.contract import Deadline
 from workbench.sources.node.readers import all_readers
 from workbench.sources.node.world import Reading, World
 
-__all__ = ["CONTEXTS", "fitness", "read", "run"]
+__all__ = ["CONTEXTS", "fitness", "judged", "read", "run"]
 
 _GRACE = 0.5  # seconds that a reader may need to give up after its deadline
 
@@ -70,7 +70,7 @@ def run(
     readings = read(names, world, seconds)
     findings: list[Finding] = []
     for one in wanted:
-        findings += _judged(one, name, context, readings, world)
+        findings += judged(one, name, context, readings, world)
     findings.sort(key=lambda one: (-STATUSES.index(one.status), not one.required, one.check))
     return findings
 
@@ -122,7 +122,7 @@ def read(names: Iterable[str], world: World, seconds: float) -> dict[str, Readin
     return out
 
 
-def _judged(one: Check, node: str, context: str, readings: Mapping[str, Reading], world: World) -> list[Finding]:
+def judged(one: Check, node: str, context: str, readings: Mapping[str, Reading], world: World) -> list[Finding]:
     mine = {name: readings[name] for name in (*one.needs, *one.wants)}
     seen = Seen(_as_configured(one, world), node, context, mine, world.settings, world.clock())
     if one.switch and seen.setting(one.switch.removeprefix("health.")) in (None, "", [], ()):
