@@ -120,6 +120,9 @@ SETTINGS: tuple[Setting, ...] = (
         "checks that make the node unfit while they are critical or unknown, beside those that do anyway",
     ),
     Setting("health.optional", "words", "checks that never make the node unfit"),
+    Setting("health.ports", "number", "how many RDMA ports (InfiniBand, RoCE, EFA) must be active"),
+    Setting("health.port_rate", "number", "Gb/s that a port must run at to count"),
+    Setting("health.port_names", "words", "RDMA devices and network interfaces that must be up, such as mlx5_0 and ens10f0"),
     Setting("node.enabled", "flag", "read this machine's own GPUs and kernel log, when the job ran on it", True),
 )
 _KNOWN = {setting.key: setting for setting in SETTINGS}
