@@ -124,6 +124,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("health.space_critical", "number", "percent of space or inodes left that is none; 0.5 when not set"),
     Setting("health.mount_seconds", "time", "how long a mounted file system has to answer; 5s when not set"),
     Setting("health.memory", "size", "memory of the node, as /proc/meminfo says on a good one, such as 2015GiB"),
+    Setting("health.smart", "flag", "ask every disk for its SMART; not having it is unknown then"),
+    Setting("health.clock_offset", "time", "by how much the clock may be off; 50ms when not set"),
     Setting("health.ports", "number", "how many RDMA ports (InfiniBand, RoCE, EFA) must be active"),
     Setting("health.port_rate", "number", "Gb/s that a port must run at to count"),
     Setting("health.port_names", "words", "RDMA devices and network interfaces that must be up, such as mlx5_0 and ens10f0"),
