@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from workbench.sources.node import clock, disks, gpus, host, kernel_events, memory, network
+from workbench.sources.node import (
+    clock,
+    disks,
+    gpus,
+    host,
+    kernel_events,
+    kernel_state,
+    limits,
+    memory,
+    network,
+    processes,
+    services,
+)
 from workbench.sources.node.world import READERS, Reader
 
 __all__ = ["all_readers"]
 
-_MODULES = (clock, disks, gpus, host, kernel_events, memory, network)  # importing them registers what they read
+_MODULES = (
+    clock,
+    disks,
+    gpus,
+    host,
+    kernel_events,
+    kernel_state,
+    limits,
+    memory,
+    network,
+    processes,
+    services,
+)  # importing them registers what they read
 
 
 def all_readers() -> dict[str, Reader]:
