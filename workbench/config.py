@@ -131,6 +131,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("health.files", "number", "open files that jobs must be allowed"),
     Setting("health.shm", "size", "size that /dev/shm must have"),
     Setting("health.blocked", "number", "how many processes waiting in the kernel are too many; 10 when not set"),
+    Setting("health.containers", "flag", "jobs run in containers: a node that cannot give them its GPUs is unfit"),
     Setting("health.ports", "number", "how many RDMA ports (InfiniBand, RoCE, EFA) must be active"),
     Setting("health.port_rate", "number", "Gb/s that a port must run at to count"),
     Setting("health.port_names", "words", "RDMA devices and network interfaces that must be up, such as mlx5_0 and ens10f0"),

@@ -181,3 +181,12 @@ def test_down_time_is_cut_at_the_window_and_goes_on_while_it_lasts() -> None:
     gone = Event("nic-link-down", "kernel", time=NOW - 20)
     back = Event("nic-link-down", "kernel", time=NOW - 110, data={"down_seconds": 15.0})
     assert down_seconds([gone, back], since=NOW - 100, now=NOW) == 25.0
+
+
+def test_what_the_kernel_said_of_an_adapter_is_laid_at_its_port(host: Host) -> None:
+    host.kernel_log(
+        "2027-01-12T07:30:00.000000+00:00 n1 kernel: [1.0] mlx5_core 0000:18:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count",
+        "mlx5_core 0000:17:00.0: poll_health:800:(pid 0): device's health compromised - reached miss count",
+    )
+    (bad,) = [one for one in host.run("network") if one.code]
+    assert (bad.code, bad.part, bad.status) == ("nic-health", "0000:17:00.0", "critical")

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from workbench.catalog.findings import finding_row, findings_table
 from workbench.catalog.port_counters import port_counters
 from workbench.health.finding import Finding
 from workbench.health.registry import check
 from workbench.health.seen import Seen
 from workbench.model import Event
 from workbench.parse.rdma_ports import RdmaPort
+from workbench.sources.node.kernel_events import KernelLog
 from workbench.sources.node.network import Network
 
 __all__ = ["down_seconds", "network"]
@@ -49,6 +51,7 @@ def network(seen: Seen) -> Iterator[Finding]:
         yield from _port(seen, port, net, [event for event in links if _same(event, port)], log.boot if log else None)
     yield from _named(seen, net)
     yield from _count(seen, net)
+    yield from _complaints(seen, net, log)
 
 
 def down_seconds(events: list[Event], *, since: float, now: float) -> float:
@@ -107,6 +110,25 @@ def _port(seen: Seen, port: RdmaPort, net: Network, lost: list[Event], boot: flo
         rate = f" at {port.rate:g} Gb/s" if port.rate and port.driver != "efa" else ""
         counted = "without errors" if net.counted and port.counters else "error counters were not read"
         yield seen.ok(f"{port.name} is active{rate}, {counted}", part=port.name)
+
+
+def _complaints(seen: Seen, net: Network, log: KernelLog | None) -> Iterator[Finding]:
+    """What the kernel said within a day of the adapters that have these ports; the catalog says which of it matters."""
+    if log is None:
+        return
+    mine = {code for code, row in findings_table().items() if row.check == "network" and code.startswith(("nic-", "efa-"))}
+    since = max(log.boot or 0.0, seen.now - _WINDOW)
+    by_kind: dict[tuple[str, str], list[Event]] = {}
+    for event in log.events:
+        if event.signature in mine and event.time is not None and event.time >= since:
+            port = next((one.name for one in net.ports if _same(event, one)), "")
+            where = port or str(event.data.get("port") or event.data.get("device") or "")
+            by_kind.setdefault((event.signature, where), []).append(event)
+    for (code, where), events in by_kind.items():
+        summary = (
+            f"{finding_row(code).meaning}, {len(events)} times within a day" if len(events) > 1 else finding_row(code).meaning
+        )
+        yield seen.found(code, summary, part=where, evidence=_lines(events), since=events[0].time)
 
 
 def _lines(events: list[Event]) -> list[str]:
