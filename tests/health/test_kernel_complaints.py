@@ -39,7 +39,7 @@ def test_a_machine_check_of_last_week_still_counts_and_a_stall_does_not(host: Ho
 def test_stalls_of_today_are_counted_together(host: Host) -> None:
     host.kernel_log(*["INFO: task python:4242 blocked for more than 120 seconds."] * 2)
     findings = host.run("kernel")
-    assert codes(findings) == {("", "hung-task")}
+    assert codes(findings) == {("", "host-hung-task")}
     assert fitness(findings) == "warning"
 
 
@@ -48,7 +48,7 @@ def test_errors_of_gpus_are_another_checks(host: Host) -> None:
     host.kernel_log(_AER.format("0000:17:00.0"))
     assert codes(host.run("kernel")) == {("", "ok")}
     host.kernel_log(_AER.format("0000:5e:00.0"))
-    assert codes(host.run("kernel")) == {("", "aer-uncorrected-fatal")}
+    assert codes(host.run("kernel")) == {("", "host-aer-uncorrected-fatal")}
 
 
 def test_the_taint_tells_what_the_log_forgot(host: Host) -> None:

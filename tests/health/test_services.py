@@ -22,9 +22,6 @@ _FAILED = {
     "ExecMainStatus": "1",
     "ActiveEnterTimestampMonotonic": "0",
 }
-_SMI = """<?xml version="1.0" ?><nvidia_smi_log><driver_version>550.54</driver_version><attached_gpus>1</attached_gpus>
-<gpu id="00000000:3B:00.0"><product_name>{}</product_name><uuid>GPU-5a2b1c3d-0000-1111-2222-333344445555</uuid></gpu></nvidia_smi_log>
-"""
 
 
 @pytest.fixture
@@ -65,18 +62,6 @@ def test_what_the_site_names_must_run(host: Host) -> None:
     findings = host.run("services", units=["slurmd.service", "lustre-client", "weka"])
     assert codes(findings) == {("slurmd", "unit-wanted-down"), ("lustre-client", "ok"), ("weka", "unit-wanted-down")}
     assert fitness(findings) == "critical"
-
-
-@pytest.mark.parametrize(
-    ("product", "code", "status"),
-    [("NVIDIA H100 80GB HBM3", "fabric-manager-down", "critical"), ("NVIDIA L40S", "unit-down", "warning")],
-)
-def test_the_fabric_manager_matters_where_there_is_a_fabric(host: Host, product: str, code: str, status: str) -> None:
-    systemctl(host, {"nvidia-fabricmanager": _FAILED})
-    host.tool("nvidia-smi", _SMI.format(product))
-    findings = host.run("services")
-    assert codes(findings) == {("nvidia-fabricmanager", code)}
-    assert fitness(findings) == status
 
 
 def test_one_that_comes_and_goes(host: Host) -> None:

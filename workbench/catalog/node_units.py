@@ -15,13 +15,12 @@ class NodeUnit:
     """
     A service.
 
-    `process` is the name that the kernel shows of it (at most 15 letters), `code` the finding when it is enabled and does not run, `meaning`
-    what it is for.
+    `process` is the name that the kernel shows of it (at most 15 letters), `meaning` what it is for. Fabric Manager and IMEX are not here: the
+    check of the fabric knows whether the GPUs need them.
     """
 
     unit: str
     process: str
-    code: str
     meaning: str
 
 
@@ -29,6 +28,4 @@ class NodeUnit:
 def node_units() -> dict[str, NodeUnit]:
     """Return all rows by unit, without ``.service``."""
     rows = (row for _, row in read_rows(HERE / "node_units.csv"))
-    return {
-        row["unit"]: NodeUnit(row["unit"], row.get("process", ""), row.get("code", ""), row.get("meaning", "")) for row in rows
-    }
+    return {row["unit"]: NodeUnit(row["unit"], row.get("process", ""), row.get("meaning", "")) for row in rows}

@@ -16,7 +16,7 @@ from workbench.sources.contract import Deadline
 from workbench.sources.node.readers import all_readers
 from workbench.sources.node.world import Reading, World
 
-__all__ = ["CONTEXTS", "fitness", "run"]
+__all__ = ["CONTEXTS", "fitness", "read", "run"]
 
 _GRACE = 0.5  # seconds that a reader may need to give up after its deadline
 
@@ -67,7 +67,7 @@ def run(
     world = world or World(settings=dict(settings or {}))
     name = node or world.node
     names = dict.fromkeys(name for one in wanted for name in (*one.needs, *one.wants))
-    readings = _read(names, world, seconds)
+    readings = read(names, world, seconds)
     findings: list[Finding] = []
     for one in wanted:
         findings += _judged(one, name, context, readings, world)
@@ -81,7 +81,7 @@ def fitness(findings: Iterable[Finding]) -> str:
     return worst(statuses)
 
 
-def _read(names: Iterable[str], world: World, seconds: float) -> dict[str, Reading]:
+def read(names: Iterable[str], world: World, seconds: float) -> dict[str, Reading]:
     """Read everything at once; who does not come back in time is left behind."""
     readers = all_readers()
     done: SimpleQueue[Reading] = SimpleQueue()
@@ -96,13 +96,13 @@ def _read(names: Iterable[str], world: World, seconds: float) -> dict[str, Readi
         limit = min(reader.seconds, seconds)
         waiting[name] = begun + limit + _GRACE
 
-        def read(reader: Any = reader, limit: float = limit) -> None:
+        def ask(reader: Any = reader, limit: float = limit) -> None:
             try:
                 done.put(reader.read(world, Deadline(limit)))
             except BaseException as error:  # a thread that ends without a word would look like one that hangs
                 done.put(Reading(reader.name, "garbage", detail=f"{type(error).__name__}: {error}"[:300]))
 
-        Thread(target=read, name=f"reading-{name}", daemon=True).start()
+        Thread(target=ask, name=f"reading-{name}", daemon=True).start()
     while waiting:
         now = time.monotonic()
         for name, end in list(waiting.items()):

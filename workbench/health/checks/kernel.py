@@ -20,22 +20,27 @@ _MACHINE_CHECK, _BAD_PAGE, _DIED = 4, 5, 7
 
 
 @check(
-    "kernel", "the kernel has no complaint of the host", needs=("kernel",), wants=("kernel-state", "pci-bus"), cls="hardware/host"
+    "kernel",
+    "the kernel has no complaint of the host",
+    needs=("kernel",),
+    wants=("kernel-state", "pcie-paths"),
+    cls="hardware/host",
 )
 def kernel(seen: Seen) -> Iterator[Finding]:
     """Give one finding for each kind of complaint that the catalog files under this check, and one for what taints the kernel."""
     log = seen.value("kernel")
-    mine = {code for code, row in findings_table().items() if row.check == "kernel"}
-    gpus = [one["pci"] for one in seen.value("pci-bus") or ()]
+    rows = {code: row for code, row in findings_table().items() if row.check == "kernel"}
+    paths = seen.value("pcie-paths") or {}
+    gpus = {*paths, *(port for above in paths.values() for port in above)}
     by_kind: dict[str, list[Event]] = {}
     for event in log.events:
-        if event.signature not in mine or event.gpu is not None or any(same_pci(event.data.get("device"), gpu) for gpu in gpus):
+        # what GPUs and the ports above them may have, too, is filed here under a name of its own
+        code = event.signature if event.signature in rows else f"host-{event.signature}"
+        if code not in rows or _of_a_gpu(event, gpus):
             continue
-        after = (
-            (log.boot or 0.0) if finding_row(event.signature).status == "critical" else max(log.boot or 0.0, seen.now - _PASSES)
-        )
+        after = (log.boot or 0.0) if rows[code].status == "critical" else max(log.boot or 0.0, seen.now - _PASSES)
         if event.time is None or event.time >= after:
-            by_kind.setdefault(event.signature, []).append(event)
+            by_kind.setdefault(code, []).append(event)
     found = [_kind(seen, code, events) for code, events in by_kind.items()]
     state = seen.value("kernel-state")
     found += list(_taint(seen, state, by_kind)) if state else []
@@ -47,6 +52,12 @@ def kernel(seen: Seen) -> Iterator[Finding]:
         yield seen.ok(f"no complaint of the host in the {log.place}, which does not reach back to the last boot{since}")
     else:
         yield seen.ok(f"no complaint of the host since boot in the {log.place}")
+
+
+def _of_a_gpu(event: Event, gpus: set[str]) -> bool:
+    """Whether other checks judge it: a GPU, a port on the way to one, or a task that hangs in its driver."""
+    device = event.data.get("device")
+    return event.gpu is not None or bool(event.data.get("nvidia_stack")) or any(same_pci(device, gpu) for gpu in gpus)
 
 
 def _kind(seen: Seen, code: str, events: Sequence[Event]) -> Finding:

@@ -1,51 +1,78 @@
-"""Turn processes that wait in the kernel or are dead and not buried into whether the node is wedged."""
+"""Turn the processes that hold GPUs into whether one is stuck in the kernel, is a zombie, or sits on a GPU that should be free."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from workbench.health.finding import Finding
 from workbench.health.registry import check
 from workbench.health.seen import Seen
-from workbench.sources.node.processes import Processes
+from workbench.model import Gpu
+from workbench.sources.node.gpu_files import Holder, Holders
 
 __all__ = ["processes"]
-
-# Waiting for a disk at two looks a second apart happens to a busy writer; to this many at once it does not. Our own measure.
-_BLOCKED = 10
-_ZOMBIES = (
-    100  # each holds an entry of the process table and nothing else; so many have a parent that does not work. Our own measure
-)
 
 
 @check(
     "processes",
-    "processes do not pile up",
-    needs=("processes",),
-    cls="platform/node-lost",
-    required=False,
-    required_when=("health.blocked",),
+    "no stuck or leftover process holds a GPU",
+    needs=("gpu-holders",),
+    wants=("gpus",),
+    cls="driver/hang",
 )
 def processes(seen: Seen) -> Iterator[Finding]:
-    """Judge how many wait without interruption, by ``health.blocked``, and how many are zombies; those that hold GPUs are another check's."""
-    value: Processes = seen.value("processes")
-    most = int(seen.setting("blocked") or _BLOCKED)
-    users = [row for row in value.blocked if not row.kernel]
-    load = "" if value.load is None else f", load {value.load[0]:g} on {value.cpus or '?'} processors"
-    sound = True
-    if len(users) >= most:
-        sound = False
-        waits = Counter(value.waits.get(row.pid, "") for row in users)
-        evidence = [f"{count} in {name}" for name, count in waits.most_common(3) if name not in ("", "0")]
-        evidence += [f"{row.pid} {row.name} D" for row in users[:6]]
-        yield seen.found(
-            "processes-blocked", f"{len(users)} processes wait in the kernel and cannot be killed{load}", evidence=evidence
-        )
-    if len(value.zombies) >= _ZOMBIES:
-        sound = False
-        parents = Counter(row.parent for row in value.zombies)
-        evidence = [f"{count} children of {parent}" for parent, count in parents.most_common(3)]
-        yield seen.found("processes-zombie", f"{len(value.zombies)} processes ended and nobody waits for them", evidence=evidence)
-    if sound:
-        yield seen.ok(f"{value.count} processes, {len(users)} wait in the kernel, {len(value.zombies)} are zombies{load}")
+    """Judge each holder; before a job gets the node nobody should compute (critical with ``health.exclusive``, else worth a line)."""
+    holders: Holders = seen.value("gpu-holders")
+    bad = False
+    for one in holders.found:
+        who = f"{one.name} (pid {one.pid})"
+        where = f" in {one.waits}" if one.waits not in ("", "0") else ""
+        if one.state == "D":
+            bad = True
+            yield from _each(
+                seen, one, "gpu-process-stuck", f"{who} waits in the kernel{where} and cannot be killed, and holds this GPU"
+            )
+        elif one.state in "ZX":
+            bad = True
+            yield from _each(seen, one, "gpu-process-zombie", f"{who} has ended and still holds this GPU")
+        elif seen.context == "allocation" and one.computes and one.minors:
+            bad = True
+            code = "gpu-in-use" if seen.setting("exclusive") else "gpu-shared"
+            yield from _each(seen, one, code, f"{who} computes on a GPU that is about to be given to a job")
+    known = {one.pid for one in holders.found}
+    for pid, gpu in _listed(seen):
+        state = holders.states.get(pid)
+        if state == "Z" and pid not in known:
+            bad = True
+            yield seen.found(
+                "gpu-process-zombie", f"pid {pid} has ended, and the driver still lists it", gpu=gpu, part=f"pid {pid}"
+            )
+    if bad:
+        return
+    if holders.hidden:
+        hint = "run as root, or with CAP_SYS_PTRACE"
+        yield seen.unknown(f"{holders.hidden} of {holders.looked} processes do not show their files to this user", hint=hint)
+    else:
+        yield seen.ok(f"{len(holders.found)} processes hold GPUs, none is stuck" if holders.found else "no process holds a GPU")
+
+
+def _listed(seen: Seen) -> Iterator[tuple[int, Gpu]]:
+    gpus = seen.value("gpus")
+    for state in gpus.states if gpus is not None else ():
+        for one in state.get("processes") or ():
+            if isinstance(one.get("pid"), int):
+                yield one["pid"], state.gpu
+
+
+def _each(seen: Seen, one: Holder, code: str, summary: str) -> Iterator[Finding]:
+    """One finding for each GPU that a process holds, named by UUID where its device number tells which."""
+    gpus = seen.value("gpus")
+    states = (
+        {} if gpus is None else {int(state.get("minor")): state.gpu for state in gpus.states if state.get("minor") is not None}
+    )
+    evidence = [f"pid {one.pid} ({one.name}) state {one.state}, /dev/nvidia{{{','.join(map(str, one.minors))}}}"]
+    if not one.minors:
+        yield seen.found(code, summary.replace("this GPU", "the driver"), part=f"pid {one.pid}", evidence=evidence)
+    for minor in one.minors:
+        gpu = states.get(minor, Gpu(index=minor))
+        yield seen.found(code, summary, gpu=gpu, part=f"pid {one.pid}", evidence=evidence)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from workbench.catalog.node_units import node_units
 from workbench.health.finding import Finding
 from workbench.health.registry import check
 from workbench.health.seen import Seen
-from workbench.parse.gpu_state import NodeGpus
 from workbench.parse.units import Unit
 from workbench.sources.node.services import Services
 
@@ -23,7 +21,6 @@ _RESTARTS, _SETTLED = 5, 600.0
     "services",
     "the services that jobs need run",
     needs=("services",),
-    wants=("gpus",),
     cls="platform/config",
     required=False,
     required_when=("health.units",),
@@ -32,8 +29,7 @@ def services(seen: Seen) -> Iterator[Finding]:
     """
     Judge the units of ``health.units``, and of the table of known ones those that are enabled here.
 
-    A unit that the site names and that does not run is critical; one that is merely enabled and does not run is a warning, but for the
-    fabric manager of GPUs that need one.
+    A unit that the site names and that does not run is critical; one that is merely enabled and does not run is a warning.
     """
     value: Services = seen.value("services")
     wanted = [str(name).removesuffix(".service") for name in seen.setting("units") or ()]
@@ -42,7 +38,7 @@ def services(seen: Seen) -> Iterator[Finding]:
         unit = value.units.get(name)
         if name in wanted or unit is None or not unit.there:
             continue
-        found += _known(seen, unit, row.code, row.meaning, value.uptime)
+        found += _known(seen, unit, row.meaning, value.uptime)
     yield from found
     if not found:
         yield seen.absent("none of the services that this check knows is installed, and health.units names none")
@@ -68,32 +64,13 @@ def _wanted(seen: Seen, name: str, value: Services) -> Finding:
     return _restarted(seen, unit, value.uptime) or seen.ok(f"{name} is {_state(unit)}", part=name)
 
 
-def _known(seen: Seen, unit: Unit, code: str, meaning: str, uptime: float | None) -> Iterator[Finding]:
+def _known(seen: Seen, unit: Unit, meaning: str, uptime: float | None) -> Iterator[Finding]:
     if unit.runs:
         yield _restarted(seen, unit, uptime) or seen.ok(f"{unit.name} is {_state(unit)}", part=unit.name)
-        return
-    if unit.active != "failed" and not unit.meant and unit.sub != "auto-restart":
-        return  # installed, and not meant to run
-    summary, hint = f"{unit.name} is {_state(unit)}: {meaning}", f"journalctl -u {unit.name}"
-    if code != "fabric-manager-down":
-        yield seen.found(code, summary, part=unit.name, hint=hint)
-    elif (fabric := _fabric(seen)) is not True:
-        unused = "no GPU here needs it: systemctl disable nvidia-fabricmanager"
-        yield seen.found("unit-down", summary, part=unit.name, hint=unused if fabric is False else hint)
-    else:
-        finding = seen.found(code, summary, part=unit.name, hint=hint)
-        yield finding if "services" in (seen.setting("optional") or ()) else replace(finding, required=True)
-
-
-def _fabric(seen: Seen) -> bool | None:
-    """Whether the GPUs here need a fabric manager; None when nobody knows."""
-    gpus = seen.value("gpus")
-    if not isinstance(gpus, NodeGpus):
-        return None
-    skus = [seen.sku(state) for state in gpus.states]
-    if any(sku is not None and sku.fabric for sku in skus):
-        return True
-    return None if not skus or None in skus else False
+    elif unit.active == "failed" or unit.meant or unit.sub == "auto-restart":  # else it is installed, and not meant to run
+        yield seen.found(
+            "unit-down", f"{unit.name} is {_state(unit)}: {meaning}", part=unit.name, hint=f"journalctl -u {unit.name}"
+        )
 
 
 def _restarted(seen: Seen, unit: Unit, uptime: float | None) -> Finding | None:

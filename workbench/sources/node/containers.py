@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from workbench.parse.container_toolkit import CdiSpec, ToolkitInfo, from_container_cli, parse_cdi
 from workbench.sources.contract import Deadline
-from workbench.sources.node.processes import running
+from workbench.sources.node.host_processes import running
 from workbench.sources.node.world import Unread, Way, World, reader, tool
 
 __all__ = ["Containers", "Spec"]

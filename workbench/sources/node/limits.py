@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from workbench.parse.proc_files import UNLIMITED, limits
 from workbench.sources.contract import Deadline
 from workbench.sources.node.host import mount_table
-from workbench.sources.node.processes import running
+from workbench.sources.node.host_processes import running
 from workbench.sources.node.world import Unread, Way, World, reader, tool
 
 __all__ = ["JobLimits", "SharedMemory"]

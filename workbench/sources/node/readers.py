@@ -4,34 +4,47 @@ from __future__ import annotations
 
 from workbench.sources.node import (
     clock,
+    containers,
     disks,
+    fabric_services,
+    gpu_files,
+    gpu_lists,
     gpus,
     host,
+    host_processes,
+    kept,
     kernel_events,
     kernel_state,
     limits,
+    machine,
     memory,
     network,
-    processes,
     services,
 )
 from workbench.sources.node.world import READERS, Reader
 
 __all__ = ["all_readers"]
 
+# importing them registers what they read
 _MODULES = (
     clock,
+    containers,
     disks,
+    fabric_services,
+    gpu_files,
+    gpu_lists,
     gpus,
     host,
+    host_processes,
+    kept,
     kernel_events,
     kernel_state,
     limits,
+    machine,
     memory,
     network,
-    processes,
     services,
-)  # importing them registers what they read
+)
 
 
 def all_readers() -> dict[str, Reader]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from workbench.catalog.node_units import node_units
 from workbench.parse.units import PROPERTIES, Unit, parse_units
 from workbench.sources.contract import Deadline
-from workbench.sources.node.processes import running
+from workbench.sources.node.host_processes import running
 from workbench.sources.node.world import Unread, Way, World, reader, tool
 
 __all__ = ["Services", "named_units"]

@@ -22,25 +22,25 @@ def test_a_few_are_ordinary(tmp_path: Path) -> None:
         add(host, pid, "python", "D")
     for pid in range(200, 260):
         add(host, pid, "kworker/0:1", "D", flags=0x00200000)
-    assert codes(host.run("processes")) == {("", "ok")}
+    assert codes(host.run("host-processes")) == {("", "ok")}
 
 
 def test_many_that_stay_in_the_kernel_and_where(tmp_path: Path) -> None:
     host = Host(tmp_path)
     for pid in range(100, 112):
         add(host, pid, "python", "D", wchan="rpc_wait_bit_killable")
-    (only,) = host.run("processes")
-    assert (only.code, only.status, only.action) == ("processes-blocked", "warning", "reboot-node")
+    (only,) = host.run("host-processes")
+    assert (only.code, only.status, only.action) == ("host-processes-blocked", "warning", "reboot-node")
     assert only.evidence[0] == "12 in rpc_wait_bit_killable"
-    assert codes(host.run("processes", blocked=20)) == {("", "ok")}
+    assert codes(host.run("host-processes", blocked=20)) == {("", "ok")}
 
 
 def test_zombies_of_one_parent(tmp_path: Path) -> None:
     host = Host(tmp_path)
     for pid in range(1000, 1150):
         add(host, pid, "sh", "Z", parent=77)
-    (only,) = host.run("processes")
-    assert (only.code, only.evidence) == ("processes-zombie", ("150 children of 77",))
+    (only,) = host.run("host-processes")
+    assert (only.code, only.evidence) == ("host-processes-zombie", ("150 children of 77",))
 
 
 def test_no_list_is_unknown(tmp_path: Path) -> None:

@@ -95,5 +95,8 @@ def _cpus(world: World) -> int:
 
 
 reader(
-    "processes", "processes that wait in the kernel, or are dead and not buried", seconds=6.0, ways=(Way("/proc", _processes),)
+    "host-processes",
+    "processes that wait in the kernel, or are dead and not buried",
+    seconds=6.0,
+    ways=(Way("/proc", _processes),),
 )
