@@ -9,8 +9,10 @@ import pytest
 from tests.health.host_tree import NOW, Host, codes
 from workbench.health import fitness
 from workbench.health.checks.network import down_seconds
+from workbench.health.history import remember
+from workbench.health.port_history import down_spans, growth, next_state
 from workbench.model import Event
-from workbench.parse.rdma_ports import from_ibstat, from_rdma_link, rate_of, word_of
+from workbench.parse.rdma_ports import RdmaPort, from_ibstat, from_rdma_link, rate_of, word_of
 
 _COUNTERS = (
     "symbol_error",
@@ -190,3 +192,54 @@ def test_what_the_kernel_said_of_an_adapter_is_laid_at_its_port(host: Host) -> N
     )
     (bad,) = [one for one in host.run("network") if one.code]
     assert (bad.code, bad.part, bad.status) == ("nic-health", "0000:17:00.0", "critical")
+
+
+def look(
+    host: Host, before: dict[str, object] | None, *, now: float, active: bool = True, boot_id: str = "b1", **counters: int
+) -> dict[str, object]:
+    """A run that keeps what it saw of one port."""
+    port = RdmaPort("mlx5_0", 1, "active" if active else "down", layer="infiniband", counters=counters)
+    return next_state(before, [port], boot_id=boot_id, now=now)
+
+
+def test_looks_add_up_the_time_that_a_port_was_down(host: Host) -> None:
+    state = look(host, None, now=NOW - 900)
+    for moment in (600, 580, 570):
+        state = look(host, state, now=NOW - moment, active=False)
+    state = look(host, state, now=NOW - 500)
+    state = look(host, state, now=NOW - 300, active=False)
+    port = RdmaPort("mlx5_0", 1, "down")
+    assert down_spans(state, port, now=NOW - 285) == [(NOW - 600, NOW - 570), (NOW - 300, NOW - 285)]
+    state = look(host, state, now=NOW - 290, active=False)
+    state = look(host, state, now=NOW - 200)
+    remember("ports", state, folder=host.path("/var/lib/workbench"))
+    findings = host.run("network")
+    assert ("mlx5_0/1", "port-flaps") in codes(findings)
+    assert "40 s" in next(one.summary for one in findings if one.code == "port-flaps")
+    # a day later it is history, and after a reboot it never was
+    assert down_spans(state, port, now=NOW + 2 * 86400) == []
+    assert down_spans(look(host, state, now=NOW, boot_id="b2"), port, now=NOW) == []
+
+
+def test_a_counter_is_judged_by_how_it_grows_now(host: Host) -> None:
+    host.file("/proc/sys/kernel/random/boot_id", "b1\n")
+    counter = "/sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error"
+    host.file(counter, "90000000\n")  # much since boot
+    remember("ports", look(host, None, now=NOW - 3000, symbol_error=89999990), folder=host.path("/var/lib/workbench"))
+    assert ("mlx5_0/1", "ok") in codes(host.run("network"))
+    host.file(counter, "90900000\n")  # and as much again now
+    assert ("mlx5_0/1", "port-symbol-errors") in codes(host.run("network"))
+
+
+def test_a_damaged_state_costs_only_what_it_would_have_told(host: Host) -> None:
+    host.file("/var/lib/workbench/ports.json", "{")
+    assert {one.status for one in host.run("network", ports=8)} == {"ok"}
+
+
+def test_counters_that_were_set_back_count_since_boot() -> None:
+    state = next_state(None, [RdmaPort("mlx5_0", 1, "active", counters={"symbol_error": 50})], boot_id="b1", now=NOW - 3600)
+    port = RdmaPort("mlx5_0", 1, "active", counters={"symbol_error": 7})
+    told = growth(state, port, "symbol_error", boot_id="b1", uptime=7200.0, now=NOW)
+    assert told is not None
+    assert (told.value, told.seconds) == (7, 7200.0)
+    assert growth(None, port, "symbol_error", boot_id="b1", uptime=None, now=NOW) is None

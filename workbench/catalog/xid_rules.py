@@ -18,7 +18,7 @@ __all__ = ["XidContext", "XidRule", "rule_for", "xid_rules"]
 _STATUSES = ("ok", "warning", "critical", "unknown")
 _ENVIRONMENTS = ("", "vm", "bare-metal", "mig", "no-mig")
 _REMAPS = ("", "failed", "pending", "none", "unknown")
-_REPEATS = re.compile(r"(processes|times|boots)\s*>=\s*(\d+)")
+_REPEATS = re.compile(r"(processes|times|boots|places)\s*>=\s*(\d+)")
 _DRIVER = re.compile(r"(<=|>=|<|>|=)\s*([\d.]+)")
 
 
@@ -41,7 +41,8 @@ class XidContext:
         ``failed``, ``pending``, ``none`` or ``unknown``.
     counts : mapping
         ``processes``: how many had it within a day on this GPU while no other GPU of the node had it; ``times``: incidents more than
-        ten minutes apart within a day; ``boots``: boots of the log in which it occurred.
+        ten minutes apart within a day; ``boots``: boots of the log in which it occurred; ``places``: processes that faulted at one and
+        the same unit of the chip.
     facts : mapping
         What the line and the log say: ``fatal``, ``action``, ``role``, ``with`` (other codes on the GPU), ``text`` …
     """
@@ -156,7 +157,7 @@ def _rule(row: Mapping[str, str], origin: str) -> XidRule:
             raise ValueError(f"{name} {row.get(name)!r} is none of {', '.join(word or '(empty)' for word in allowed)}")
     repeats = _REPEATS.fullmatch(row.get("repeats", "").strip())
     if row.get("repeats", "").strip() and not repeats:
-        raise ValueError(f"repeats {row['repeats']!r} is not like processes>=2, times>=2 or boots>=2")
+        raise ValueError(f"repeats {row['repeats']!r} is not like processes>=2, times>=2, boots>=2 or places>=2")
     bounds = row.get("driver", "").strip()
     driver = tuple((found[1], _version(found[2])) for found in _DRIVER.finditer(bounds))
     if bounds and re.sub(r"[;,\s]", "", _DRIVER.sub("", bounds)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from workbench.catalog.findings import findings_table
 from workbench.health.finding import Finding
@@ -11,9 +12,9 @@ from workbench.model import Event, Gpu
 from workbench.parse.gpu_state import GpuState, NodeGpus
 from workbench.sources.node.kernel_events import KernelLog
 
-__all__ = ["codes", "grouped", "names", "same", "since_boot", "told"]
+__all__ = ["STARTING", "codes", "grouped", "names", "same", "seconds_before", "since_boot", "told"]
 
-_STARTING = 60.0  # seconds that the driver needs to take eight GPUs
+STARTING = 120.0  # seconds that the driver needs to take eight GPUs, time-outs of its firmware included
 
 
 def codes(check: str) -> frozenset[str]:
@@ -60,18 +61,18 @@ def since_boot(log: KernelLog, signatures: Iterable[str], *, driver: bool = Fals
         if event.time is not None and log.boot is not None and event.time < log.boot - 1.0:
             continue
         # what goes wrong while the driver starts stands partly before the line that says that it is loaded
-        if loaded is not None and event.order < loaded.order and _before(event, loaded) > _STARTING:
+        if loaded is not None and event.order < loaded.order and seconds_before(event, loaded) > STARTING / 2:
             continue
         found.append(event)
     return found
 
 
-def _before(event: Event, other: Event) -> float:
-    """How many seconds an event was before another; as good as forever when neither clock tells."""
+def seconds_before(event: Event, other: Event) -> float:
+    """Return how many seconds an event was before another, negative when after; infinite when no clock tells."""
     if event.time is not None and other.time is not None:
         return other.time - event.time
     mine, theirs = event.data.get("uptime"), other.data.get("uptime")
-    return float(theirs) - float(mine) if mine is not None and theirs is not None else float("inf")
+    return float(theirs) - float(mine) if mine is not None and theirs is not None else inf
 
 
 def names(gpus: NodeGpus | None, event: Event) -> Gpu | None:

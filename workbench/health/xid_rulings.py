@@ -97,7 +97,8 @@ def rulings(
                 gpus.driver if gpus and gpus.driver else str(log.facts.get("driver") or ""),
                 _remap(state),
                 counts,
-                _facts(event, state, others, demand, _peers(gpus, xids)),
+                _facts(event, state, others, demand, _peers(gpus, xids))
+                | {"place": "only" if _places(events)[1] else "one of many"},
             )
             ruled.append((_RANK[(rule := rule_for(context)).status], rule, context))
         _, rule, context = max(ruled, key=lambda one: one[0])
@@ -123,9 +124,10 @@ def _alive(log: KernelLog, xids: Sequence[Event], gpus: NodeGpus | None) -> tupl
             gpu[_key(event)] = event.order
         else:
             state = state_of(event.gpu, gpus)
-            if state is not None and str(state.get("recovery_action")).lower() == "none":  # it asked, and asks no more
+            if state is not None and str(state.get("recovery_action") or "?").lower() == "none":  # it asked, and asks no more
                 gpu[_key(event)] = event.order
-    alive, cleared = [], []
+    alive: list[Event] = []
+    cleared: list[Event] = []
     for event in xids:
         before = event.order < node or event.order <= gpu.get(_key(event), -1)
         before = before or int(event.data.get("boot") or 0) < last_boot
@@ -151,7 +153,22 @@ def _counts(code: int, key: str, alive: Sequence[Event], xids: Sequence[Event]) 
             processes.add(event.pid if event.pid is not None else ("incident", times))
         before = event.last or event.time or before
     boots = {event.data.get("boot") for event in xids if event.code == code and _key(event) == key}
-    return {"processes": len(processes), "times": times, "boots": len(boots)}
+    return {"processes": len(processes), "times": times, "boots": len(boots), "places": _places(mine)[0]}
+
+
+def _places(events: Sequence[Event]) -> tuple[int, bool]:
+    """
+    Return how many processes faulted at the unit (GPC and TPC) where most did, and whether that is all of them.
+
+    A bug in code hits many units at once, and others the next time: a process that faulted at more than two of them is not counted.
+    """
+    units: dict[object, set[str]] = {}
+    for event in events:
+        if found := event.data.get("sm"):
+            units.setdefault(event.pid if event.pid is not None else event.time, set()).add("/".join(str(found).split("/")[:2]))
+    telling = [places for places in units.values() if len(places) <= 2]
+    most = max((sum(place in places for places in telling) for place in set().union(*telling)), default=0) if telling else 0
+    return most, most == len(units)
 
 
 def _peers(gpus: NodeGpus | None, xids: Sequence[Event]) -> bool:

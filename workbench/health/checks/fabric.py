@@ -81,7 +81,7 @@ def _services(seen: Seen, services: FabricServices | None, behind: list[GpuState
     manager, imex = services.manager, services.imex
     if manager.runs:
         yield seen.ok("Fabric Manager runs", part=manager.unit)
-    elif services.switches:
+    elif services.switches or manager.state == "failed" or manager.enabled:
         what = f"{manager.state} {manager.said}".strip()
         yield seen.found(
             "fabric-manager-inactive", f"Fabric Manager does not run ({what}): no new job can use NVLink", part=manager.unit

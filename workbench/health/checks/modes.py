@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from workbench.health.finding import Finding
@@ -17,13 +18,14 @@ __all__ = ["modes"]
 def modes(seen: Seen) -> Iterator[Finding]:
     """Compare with ``health.persistence``, ``health.compute_mode`` and ``health.mig``; a change that waits for a reset is told."""
     states = seen.gpus.states
-    partitioned = {state.flag("mig.mode.current") for state in states} - {None}
+    modes = Counter(mode for state in states if (mode := state.flag("mig.mode.current")) is not None)
+    odd = None if len(modes) < 2 else modes[True] <= modes[False]  # the mode of the fewer, MIG when both are as many
     for state in states:
         found = [
             *(finding for finding in told(seen, state) if finding.status != "ok"),
             *_persistence(seen, state),
             *_compute(seen, state),
-            *_mig(seen, state, mixed=len(partitioned) > 1),
+            *_mig(seen, state, mixed=odd is not None and state.flag("mig.mode.current") is odd),
         ]
         yield from found
         if not found:
@@ -87,4 +89,8 @@ def _mig(seen: Seen, state: GpuState, *, mixed: bool) -> Iterator[Finding]:
     elif current and count == 0:
         yield seen.found("mig-empty", "MIG is on and no instance is made: no job can use this GPU", gpu=state.gpu)
     elif mixed and not wanted:
-        yield seen.found("mig-mixed", f"MIG is {'on' if current else 'off'} here and not on all GPUs", gpu=state.gpu)
+        yield seen.found(
+            "mig-mixed",
+            f"MIG is {'on' if current else 'off'} here, and {'off' if current else 'on'} on other GPUs",
+            gpu=state.gpu,
+        )

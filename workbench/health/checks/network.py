@@ -9,11 +9,13 @@ from typing import Any
 from workbench.catalog.findings import finding_row, findings_table
 from workbench.catalog.port_counters import port_counters
 from workbench.health.finding import Finding
+from workbench.health.port_history import down_spans, growth
 from workbench.health.registry import check
 from workbench.health.seen import Seen
 from workbench.model import Event
 from workbench.parse.rdma_ports import RdmaPort
 from workbench.sources.node.kernel_events import KernelLog
+from workbench.sources.node.kernel_state import KernelState
 from workbench.sources.node.network import Network
 
 __all__ = ["down_seconds", "network"]
@@ -28,7 +30,7 @@ _BOOTING = 600.0  # seconds after boot in which links train and switches are sti
     "network",
     "network ports are up, at full rate and without errors",
     needs=("network",),
-    wants=("kernel",),
+    wants=("kernel", "kept-ports", "kernel-state"),
     cls="hardware/network-link",
     required=False,
     required_when=("health.ports", "health.port_rate", "health.port_names"),
@@ -161,27 +163,32 @@ def _rate(seen: Seen, port: RdmaPort, net: Network, *, named: bool) -> Iterator[
 
 def _errors(seen: Seen, port: RdmaPort, net: Network) -> Iterator[Finding]:
     by_code: dict[str, list[str]] = {}
-    hours = net.uptime / 3600 if net.uptime else None
+    state: KernelState | None = seen.value("kernel-state")
+    boot_id = state.boot_id if state else ""
     for row in port_counters().values():
-        value = port.counters.get(row.counter, 0)
-        if not value or row.per_hour is None:
+        if row.per_hour is None or not port.counters.get(row.counter):
             continue
-        if row.per_hour == 0 or (hours is not None and value / max(hours, 1.0) > row.per_hour):
-            each = "" if hours is None else f" in {hours:.0f} h"
+        grown = growth(seen.value("kept-ports"), port, row.counter, boot_id=boot_id, uptime=net.uptime, now=seen.now)
+        value = port.counters[row.counter]
+        if row.per_hour == 0 or (grown is not None and grown.an_hour > row.per_hour):
+            each = "" if grown is None else f", {grown.value} of them within {grown.seconds / 3600:.1f} h"
             by_code.setdefault(row.code, []).append(f"{row.counter} {value}{each}: {row.meaning}")
     for code, evidence in by_code.items():
-        names = ", ".join(text.split(":")[0] for text in evidence)
+        names = "; ".join(text.split(":")[0] for text in evidence)
         yield seen.found(code, f"{port.name} counts {names}", part=port.name, evidence=evidence)
 
 
 def _flaps(seen: Seen, port: RdmaPort, lost: list[Event], boot: float | None) -> Iterator[Finding]:
+    """By the kernel log, which names each time a link of Ethernet went down, and by earlier looks, which see InfiniBand, too."""
     since = max(seen.now - _WINDOW, (boot + _BOOTING) if boot else 0.0)
-    recent = [event for event in lost if event.time is not None and "down_seconds" in event.data]
-    total = down_seconds(recent, since=since, now=seen.now)
+    recent = [event for event in lost if event.time is not None and event.time >= since and "down_seconds" in event.data]
+    spans = [span for span in down_spans(seen.value("kept-ports"), port, now=seen.now) if span[1] > since]
+    logged, looked = down_seconds(recent, since=since, now=seen.now), sum(end - max(begin, since) for begin, end in spans)
+    total, times = max((logged, len(recent)), (looked, len(spans)))
     if total >= _FLAP_SECONDS:
-        late = [event for event in recent if (event.time or 0) >= since]
-        summary = f"{port.name} was down for {total:.0f} s altogether within a day, {len(late)} times"
-        yield seen.found("port-flaps", summary, part=port.name, evidence=_lines(late), since=late[0].time if late else None)
+        starts = [event.time for event in recent if event.time is not None] or [spans[0][0]]
+        summary = f"{port.name} was down for {total:.0f} s altogether within a day, {times} times"
+        yield seen.found("port-flaps", summary, part=port.name, evidence=_lines(recent), since=starts[0])
 
 
 def _named(seen: Seen, net: Network) -> Iterator[Finding]:

@@ -43,6 +43,9 @@ def _one(seen: Seen, state: GpuState, usual: int) -> Iterator[Finding]:
     if sku is not None and sku.nvlinks == 0:
         yield seen.absent(f"{state.product} has no NVLink", gpu=state.gpu)
         return
+    if state.flag("mig.mode.current") and _up(state) == 0:
+        yield seen.absent("MIG is on: its instances do not use NVLink", gpu=state.gpu)
+        return
     if not isinstance(links, list):
         if not state.can("nvlink") and (sku is None or sku.nvlinks is None):
             yield seen.absent("this GPU has no NVLink, or no bridge", gpu=state.gpu)

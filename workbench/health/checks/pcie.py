@@ -109,9 +109,9 @@ def _logged(seen: Seen, state: GpuState, errors: Sequence[Event]) -> Iterator[Fi
     mine: dict[str, list[Event]] = {}
     for event in errors:
         device = str(event.data.get("device") or "")
-        if same(event.gpu, state.gpu) or (state.gpu.pci and device.rsplit(".", 1)[0] == state.gpu.pci.rsplit(".", 1)[0]):
-            mine.setdefault(event.signature, []).append(event)
-        elif device in above:  # the port at the other end, or a switch above, which its other GPUs share
+        own = state.gpu.pci and device.rsplit(".", 1)[0] == state.gpu.pci.rsplit(".", 1)[0]
+        # the port at the other end logs the link's errors, too; so does a switch above, which its other GPUs share
+        if own or same(event.gpu, state.gpu) or device in above:
             mine.setdefault(event.signature, []).append(event)
     for signature, events in mine.items():
         if signature == "aer-corrected":
@@ -122,5 +122,5 @@ def _logged(seen: Seen, state: GpuState, errors: Sequence[Event]) -> Iterator[Fi
             summary = f"{count} corrected errors within a day on the way to this GPU"
         else:
             count = sum(event.count for event in events)
-            summary = f"{count} times since boot: {seen.found_event(events[0]).summary}"
+            summary = seen.found_event(events[0]).summary + (f" ({count} times since boot)" if count > 1 else "")
         yield seen.found(signature, summary, gpu=state.gpu, evidence=[event.text for event in events[:3]], since=events[0].time)

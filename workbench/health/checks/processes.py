@@ -23,6 +23,9 @@ __all__ = ["processes"]
 def processes(seen: Seen) -> Iterator[Finding]:
     """Judge each holder; before a job gets the node nobody should compute (critical with ``health.exclusive``, else worth a line)."""
     holders: Holders = seen.value("gpu-holders")
+    if seen.readings["gpus"].ending == "absent" and not holders.found:
+        yield seen.absent(seen.readings["gpus"].detail)
+        return
     bad = False
     for one in holders.found:
         who = f"{one.name} (pid {one.pid})"

@@ -25,6 +25,8 @@ _ACTIONS = {
     "bus reset": "reset-gpu",
     "recover imex domain": "fix-platform",
 }
+# one value that cannot be read is a sensor; when its temperature and so many others cannot, the GPU does not answer
+_SILENT = 3
 
 
 @check("recovery", "the driver asks for no reset, reboot or drain", needs=("gpus",), cls="hardware/gpu-other")
@@ -33,8 +35,10 @@ def recovery(seen: Seen) -> Iterator[Finding]:
     for state in seen.gpus.states:
         bad = [_named(finding, state) for finding in told(seen, state) if finding.status != "ok"]
         said = state.get("recovery_action")
-        if state.lost and not bad:
-            yield seen.found("gpu-lost", f"it answers no more: {state.lost}", gpu=state.gpu)
+        refused = state.why_not.get("handle")
+        if (state.lost or refused) and not any(finding.status == "critical" for finding in bad):
+            code = "gpu-lost" if state.lost else "gpu-handle-refused"
+            yield seen.found(code, f"it answers no more: {state.lost or refused}", gpu=state.gpu)
         elif bad:
             yield from bad
         elif said is None and not state.can("recovery_action"):
@@ -49,6 +53,10 @@ def recovery(seen: Seen) -> Iterator[Finding]:
 
 def _named(finding: Finding, state: GpuState) -> Finding:
     said = str(state.get("recovery_action") or "")
+    if finding.code == "smi-err-field" and len(state.why_not) >= _SILENT and not state.number("temperature.gpu"):
+        return replace(
+            finding, status="critical", cls="hardware/gpu-lost", action="reboot-node", summary="most of its values cannot be read"
+        )
     if finding.code != "smi-recovery-action" or not said:
         return finding
     action = _ACTIONS.get(said.lower())

@@ -30,7 +30,7 @@ def sxid(seen: Seen) -> Iterator[Finding]:
     """Judge by the word in the line (Fatal, Non-fatal), which knows more than any table: containment is decided at run time."""
     log = seen.value("kernel")
     switches = seen.value("fabric-services")
-    events = [event for event in since_boot(log, {one.signature for one in log.events if one.signature.startswith("sxid-")})]
+    events = since_boot(log, {one.signature for one in log.events if one.signature.startswith("sxid-")})
     groups: dict[tuple[int, str, str], list[Event]] = {}
     for event in events:
         key = (event.code or 0, str(event.data.get("switch_pci") or ""), "fatal" if event.data.get("fatal") else "")
@@ -41,7 +41,7 @@ def sxid(seen: Seen) -> Iterator[Finding]:
             harmless += len(found)
             continue
         bad = True
-        name = "sxid-fatal" if fatal else "sxid-stops-traffic"
+        name = "sxid-fatal" if fatal else "sxid-stopped-traffic" if _fabric_up(seen) else "sxid-stops-traffic"
         links = sorted({int(one.data["link"]) for one in found if one.data.get("link") is not None})
         where = f"NVSwitch {switch}" + (f" link {', '.join(map(str, links))}" if links else "")
         count = sum(one.count for one in found)
@@ -60,3 +60,19 @@ def sxid(seen: Seen) -> Iterator[Finding]:
         yield seen.unknown(said)
     else:
         yield seen.ok(f"{f'{harmless} non-fatal SXids' if harmless else 'no SXid'}: {said}")
+
+
+def _fabric_up(seen: Seen) -> bool:
+    """Whether the driver says of every GPU now that its fabric is set up without error and its links are up."""
+    gpus = seen.value("gpus")
+    return (
+        gpus is not None
+        and bool(gpus.states)
+        and all(
+            str(state.get("fabric.state")).lower() == "completed"
+            and state.get("fabric.status") == 0
+            and bool(state.get("nvlink"))
+            and all(link.get("active") for link in state.get("nvlink"))
+            for state in gpus.states
+        )
+    )

@@ -50,8 +50,15 @@ def versions(seen: Seen) -> Iterator[Finding]:
             sound = False
             summary = f"driver {files.module} runs, {files.installed} is installed: the next process that starts may not fit"
             yield seen.found("version-upgraded", summary)
+        if files.unread:
+            sound = False
+            yield seen.unknown(f"the firmware of {len(files.unread)} GPUs was not told: {files.unread[0]}", part="firmware")
         yield from (firmware := list(_firmware(seen)))
         sound = sound and not firmware
+    else:
+        sound = False
+        reading = seen.readings["driver-files"]
+        yield seen.unknown(f"which module runs was not told: {reading.detail}", part="module", hint=reading.hint)
     yield from (bios := list(_vbios(seen, told)))
     wanted = str(seen.setting("driver") or "").strip()
     if wanted and not gpus.driver:

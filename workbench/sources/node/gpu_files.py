@@ -66,20 +66,22 @@ class Versions:
     What the driver's own files say.
 
     `module` is the version of the module that is loaded, `installed` that of the module on disk for the running kernel (empty when not
-    told), `firmware` and `vbios` by PCI address.
+    told), `firmware` and `vbios` by PCI address, `unread` the GPUs whose file did not answer.
     """
 
     module: str
     installed: str = ""
     firmware: dict[str, str] = field(default_factory=dict)
     vbios: dict[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
 
 def _versions(world: World, deadline: Deadline) -> Versions:
     try:
         module = world.text("/sys/module/nvidia/version").strip()
     except Unread:
-        found = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", world.text("/proc/driver/nvidia/version"))
+        ran = tool(world, ("cat", str(world.path("/proc/driver/nvidia/version"))), deadline, seconds=3.0)
+        found = re.search(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)", ran.text)
         module = found[1] if found else ""
     if not module:
         raise Unread("garbage", "/proc/driver/nvidia/version tells no version")
@@ -88,7 +90,9 @@ def _versions(world: World, deadline: Deadline) -> Versions:
         installed = ran.text.strip().splitlines()[0]
     except Unread:  # a driver container, or no modinfo: nobody knows
         installed = ""
-    firmware, vbios = {}, {}
+    firmware: dict[str, str] = {}
+    vbios: dict[str, str] = {}
+    unread: list[str] = []
     folder = "/proc/driver/nvidia/gpus"
     try:
         listed = world.names(folder)
@@ -96,14 +100,18 @@ def _versions(world: World, deadline: Deadline) -> Versions:
         listed = []
     for name in listed:
         # a wedged driver holds whoever reads its files: so a process of its own reads
-        ran = tool(world, ("cat", str(world.path(f"{folder}/{name}/information"))), deadline, seconds=3.0)
+        try:
+            ran = tool(world, ("cat", str(world.path(f"{folder}/{name}/information"))), deadline, seconds=3.0)
+        except Unread as error:
+            unread.append(f"{name}: {error.detail}")
+            continue
         told = dict(re.findall(r"^([A-Za-z ]+?):\s*(\S.*?)\s*$", ran.text, re.M))
         address = pci(name) or name
         if (value := told.get("GPU Firmware", "N/A")) != "N/A":
             firmware[address] = value
         if "?" not in (value := told.get("Video BIOS", "?")):
             vbios[address] = value
-    return Versions(module, installed if re.fullmatch(r"[\d.]+", installed) else "", firmware, vbios)
+    return Versions(module, installed if re.fullmatch(r"[\d.]+", installed) else "", firmware, vbios, tuple(unread))
 
 
 reader("driver-files", "versions that the driver's own files tell", seconds=12.0, ways=(Way("/proc/driver/nvidia", _versions),))
@@ -220,7 +228,8 @@ def _again(world: World, one: Holder, thread: int | None, started: str) -> Holde
     except (Unread, ValueError, IndexError):
         state, at = "X", started
     try:
-        waits = world.text(f"/proc/{one.pid}/task/{thread or one.pid}/wchan", 256).strip("\0\n ")
+        place = f"/proc/{one.pid}" if thread is None else f"/proc/{one.pid}/task/{thread}"
+        waits = world.text(f"{place}/wchan", 256).strip("\0\n ")
     except Unread:
         waits = ""
     return Holder(one.pid, one.name, "D" if state == "D" and at == started else "S", one.minors, one.computes, waits)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,13 @@ __all__ = ["KernelLog"]
 _SPAN = 7 * 86400.0  # a week at least: Xids that recur are worth more than one
 _LONGEST = 60 * 86400.0  # what happened since the last boot counts, but nobody wants to read the log of a year every minute
 _EARLY = 300.0  # seconds after boot within which a log's first line means that it has all of this boot: syslog starts late, clocks step
+
+# A firewall or a USB device that logs every second makes a million lines a month, and a check has a second of CPU a minute.
+_WHOLE = 10_000
+_TELLING = re.compile(
+    rb"NVRM|Xid|nvidia|nvswitch|fabric|\bGPU|Linux version|AER|pcieport|PCIe|EDAC|mce:|\[Hardware Error\]|Memory failure|I/O error|"
+    rb"nvme|blocked for more than|lockup|remount|panic|oom|mlx5|efa|link"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,14 @@ def booted(world: World) -> float | None:
     return None
 
 
+def _telling(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Of a long log give the last lines whole, and of what is older what speaks of GPUs, the bus, memory, disks and boots."""
+    whole = len(lines) - _WHOLE
+    for at, raw in enumerate(lines, 1):
+        if at > whole or _TELLING.search(raw):
+            yield at, raw
+
+
 def _kernel(world: World, deadline: Deadline) -> KernelLog:
     now, boot = world.clock(), booted(world)
     since = min(now - _SPAN, max(boot or 0.0, now - _LONGEST))
@@ -69,7 +85,7 @@ def _kernel(world: World, deadline: Deadline) -> KernelLog:
         raise Unread(
             "not-executable", "; ".join(said) or "no place holds a kernel log", "run as root, or add the user to systemd-journal"
         )
-    lines = [Line(at, raw.decode("utf-8", "replace")) for at, raw in enumerate(best.lines, 1)]
+    lines = [Line(at, raw.decode("utf-8", "replace")) for at, raw in _telling(best.lines)]
     parsed = parse_kernel(lines, file=best.place, node=world.node, reference=now)
     problems = tuple(problem.message for problem in parsed.problems)
     partly = () if best.status == "ok" else (best.detail,)
