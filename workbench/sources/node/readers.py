@@ -19,6 +19,7 @@ from workbench.sources.node import (
     machine,
     memory,
     network,
+    pci_access,
     services,
 )
 from workbench.sources.node.world import READERS, Reader
@@ -43,6 +44,7 @@ _MODULES = (
     machine,
     memory,
     network,
+    pci_access,
     services,
 )
 
