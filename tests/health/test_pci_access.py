@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.health.host_tree import Host, codes
-from workbench.parse.pci_config import parse_config
+from workbench.parse.pci_config import PciPort, parse_config
 
 
 def config(kind: int, control: int | None) -> bytes:
@@ -80,4 +80,6 @@ def test_nonsense_ends() -> None:
     assert told is not None
     assert told.redirects is None
     assert parse_config(b"\xff" * 4096) is None
-    assert parse_config(bytes(4096)) is None
+    assert parse_config(bytes(64)) is None
+    assert parse_config(config(6, 0x1D)[:256]) is None
+    assert parse_config(bytes(256)) == PciPort("", None)

@@ -24,9 +24,9 @@ class PciPort:
 def parse_config(config: bytes) -> PciPort | None:
     """
     Return what a configuration space says; None when it is cut off (only root is shown more than 64 bytes) or reads as all ones, as that of a
-    device that is gone.
+    device that is gone. A device of conventional PCI has 256 bytes and no access control.
     """
-    if len(config) < 4096 or config[:2] == b"\xff\xff":
+    if len(config) < 256 or config[:2] == b"\xff\xff":
         return None
     kind, at = "", config[0x34] & 0xFC if config[0x06] & 0x10 else 0
     for _ in range(48):  # a chain that closes upon itself would never end
@@ -35,6 +35,8 @@ def parse_config(config: bytes) -> PciPort | None:
         if config[at] == 0x10:
             kind = _KINDS.get(config[at + 2] >> 4, "other")
         at = config[at + 1] & 0xFC
+    if len(config) < 4096:
+        return None if kind else PciPort("", None)
     at = 0x100
     for _ in range(480):
         head = int.from_bytes(config[at : at + 4], "little")
@@ -45,4 +47,4 @@ def parse_config(config: bytes) -> PciPort | None:
         at = head >> 20 & 0xFFC
         if at < 0x100:
             break
-    return PciPort(kind, None) if kind else None
+    return PciPort(kind, None)
