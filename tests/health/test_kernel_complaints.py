@@ -60,3 +60,12 @@ def test_the_taint_tells_what_the_log_forgot(host: Host) -> None:
     assert codes(host.run("kernel")) == {("taint", "kernel-machine-check"), ("taint", "kernel-bad-page")}
     host.file("/proc/sys/kernel/tainted", str(1 << 9 | 1 << 14) + "\n")  # a warning and a soft lockup that passed
     assert codes(host.run("kernel")) == {("", "ok")}
+
+
+def test_an_error_that_the_system_survived_is_no_fatal_one(host: Host) -> None:
+    for severity, code in (("recoverable", "ghes-recoverable"), ("fatal", "ghes-fatal")):
+        host.kernel_log(
+            "{1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 1",
+            f"{{1}}[Hardware Error]: event severity: {severity}",
+        )
+        assert codes(host.run("kernel")) == {("", code)}

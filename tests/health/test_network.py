@@ -59,8 +59,9 @@ def test_eight_healthy_ports_are_eight_times_ok(host: Host) -> None:
 def test_a_port_that_nobody_cabled_is_no_finding_and_one_that_was_up_is(host: Host) -> None:
     add_port(host, "mlx5_8", state="1: DOWN", phys="2: Polling", rate="10 Gb/sec (4X SDR)")
     add_port(host, "mlx5_9", state="1: DOWN", phys="2: Polling", rate="10 Gb/sec (4X SDR)", link_downed=1)
+    add_port(host, "mlx5_10", state="1: DOWN", phys="3: Disabled", rate="10 Gb/sec (4X SDR)", link_downed=1)
     findings = host.run("network")
-    assert {("mlx5_8/1", "not-applicable"), ("mlx5_9/1", "port-lost")} <= codes(findings)
+    assert {("mlx5_8/1", "not-applicable"), ("mlx5_9/1", "port-lost"), ("mlx5_10/1", "not-applicable")} <= codes(findings)
     assert fitness(findings) == "warning"
 
 
@@ -78,6 +79,9 @@ def test_one_slow_port_among_its_twins_is_named(host: Host) -> None:
     (slow,) = [one for one in host.run("network") if one.status != "ok"]
     assert (slow.part, slow.code, slow.status) == ("mlx5_5/1", "port-rate-low", "warning")
     assert ("mlx5_5/1", "port-rate-below") in codes(host.run("network", port_rate=400))
+    host.file("/sys/class/infiniband/mlx5_6/ports/1/rate", "200 Gb/sec (2X NDR)\n")  # two are built so
+    assert {one.status for one in host.run("network")} == {"ok"}
+    host.file("/sys/class/infiniband/mlx5_6/ports/1/rate", "400 Gb/sec (4X NDR)\n")
     # storage ports may be slower when the site says how many fast ones there must be
     assert ("", "ports-missing") not in codes(host.run("network", ports=7, port_rate=400))
 

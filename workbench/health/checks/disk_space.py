@@ -50,6 +50,9 @@ def disk_space(seen: Seen) -> Iterator[Finding]:
             evidence=[event.text for event in went[-3:]],
             since=went[0].time,
         )
+    elif log is None:
+        why = seen.readings["kernel"].detail
+        yield seen.unknown(f"whether the kernel stopped writing to one is not known from its log: {why}", part="kernel log")
     for disk in seen.value("local-disks"):
         yield _judged(seen, disk)
 

@@ -36,6 +36,8 @@ def kernel(seen: Seen) -> Iterator[Finding]:
     for event in log.events:
         # what GPUs and the ports above them may have, too, is filed here under a name of its own
         code = event.signature if event.signature in rows else f"host-{event.signature}"
+        if event.signature == "ghes-fatal" and event.data.get("severity") == "recoverable":
+            code = "ghes-recoverable"
         if code not in rows or _of_a_gpu(event, gpus):
             continue
         after = (log.boot or 0.0) if rows[code].status == "critical" else max(log.boot or 0.0, seen.now - _PASSES)
