@@ -78,7 +78,7 @@ def _logged(seen: Seen) -> Iterator[Finding]:
     since = max((log.boot or 0.0) if log else 0.0, seen.now - _WINDOW)
     by_disk: dict[str, list[str]] = {}
     for event in log.events if log else ():
-        if event.signature in _ERRORS and event.time is not None and event.time >= since:
+        if event.signature in _ERRORS and (event.time is None or event.time >= since):  # of an unknown time may be of today
             name = str(event.data.get("disk") or event.data.get("disk2") or event.data.get("port") or "a disk")
             if not name.startswith(("loop", "sr", "fd", "nbd", "rbd")):
                 by_disk.setdefault(name, []).append(event.text)

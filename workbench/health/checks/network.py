@@ -130,7 +130,7 @@ def _complaints(seen: Seen, net: Network, log: KernelLog | None) -> Iterator[Fin
     since = max(log.boot or 0.0, seen.now - _WINDOW)
     by_kind: dict[tuple[str, str], list[Event]] = {}
     for event in log.events:
-        if event.signature in mine and event.time is not None and event.time >= since:
+        if event.signature in mine and (event.time is None or event.time >= since):  # of an unknown time may be of today
             port = next((one.name for one in net.ports if _same(event, one)), "")
             where = port or str(event.data.get("port") or event.data.get("device") or "")
             by_kind.setdefault((event.signature, where), []).append(event)
