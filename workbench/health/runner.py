@@ -125,7 +125,7 @@ def read(names: Iterable[str], world: World, seconds: float) -> dict[str, Readin
 def judged(one: Check, node: str, context: str, readings: Mapping[str, Reading], world: World) -> list[Finding]:
     mine = {name: readings[name] for name in (*one.needs, *one.wants)}
     seen = Seen(_as_configured(one, world), node, context, mine, world.settings, world.clock())
-    if one.switch and seen.setting(one.switch.removeprefix("health.")) in (None, "", [], ()):
+    if one.switch and not _is_set(one.switch, world):
         return [seen.absent(f"not asked for: {one.switch} is not set")]
     bad = [readings[name] for name in one.needs if not readings[name].usable]
     if bad and all(reading.ending == "absent" for reading in bad):
@@ -145,4 +145,10 @@ def _as_configured(one: Check, world: World) -> Check:
 
     if one.id in (world.settings.get("required") or ()):
         return replace(one, required=True)
-    return replace(one, required=False) if one.id in (world.settings.get("optional") or ()) else one
+    if one.id in (world.settings.get("optional") or ()):
+        return replace(one, required=False)
+    return replace(one, required=True) if any(_is_set(key, world) for key in one.required_when) else one
+
+
+def _is_set(key: str, world: World) -> bool:
+    return world.settings.get(key.removeprefix("health.")) not in (None, "", False, [], ())
