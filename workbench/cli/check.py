@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 __all__ = ["add_arguments", "run"]
 
 # Nagios's numbers, which Slurm's and Kubernetes' helpers read, too
-_CODES = {"ok": 0, "not-applicable": 0, "warning": 1, "critical": 2, "unknown": 3}
+_CODES = {"not-applicable": 0, "ok": 0, "warning": 1, "unknown": 3, "critical": 2}  # worst last
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", choices=("table", "json", "nagios", "npd", "prom"), default="table", help="default: table"
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="also what is as it should be, and how it was looked at")
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="with the check xid: which rule decided on each Xid and why, and what other tools would do",
+    )
     parser.add_argument("--node", help="this node's name; default its host name")
     parser.add_argument("--seconds", type=float, default=45.0, help="what is not read by then is unknown; default 45")
     parser.add_argument("--config", metavar="FILE", help="default: ./workbench.toml, then ~/.config/workbench/workbench.toml")
@@ -39,6 +46,31 @@ def run(options: argparse.Namespace) -> int:
 
     config = load_config(options.config, profile=options.profile, flags={})
     settings = config.section("health")
+    if options.explain:
+        return _explain(options, settings)
     findings = run_checks(options.context, node=options.node, only=options.checks, seconds=options.seconds, settings=settings)
     sys.stdout.write(FORMATS[options.output](findings, verbose=options.verbose))
     return _CODES[fitness(findings)]
+
+
+def _explain(options: argparse.Namespace, settings: Mapping[str, Any]) -> int:
+    from workbench.errors import ConfigError
+    from workbench.health.runner import read
+    from workbench.health.xid_rulings import rulings
+    from workbench.report.text import clean
+    from workbench.report.xid_explained import explained
+    from workbench.sources.node.world import World
+
+    if options.checks != ["xid"]:
+        raise ConfigError("only one check can be explained", hint="workbench check xid --explain")
+    readings = read(("kernel", "gpus", "machine"), World(settings=settings), options.seconds)
+    kernel, machine = readings["kernel"], readings["machine"].value
+    if not kernel.usable:
+        sys.stdout.write(clean(f"no kernel log could be read, so nobody knows: {kernel.detail}") + "\n")
+        return _CODES["unknown"]
+    log = kernel.value
+    kinds = (machine.kind,) if machine and machine.kind else ()
+    found, cleared = rulings(log, readings["gpus"].value, environment=kinds)
+    whole = "back to the last boot" if log.whole else "not back to the last boot"
+    sys.stdout.write(explained(found, cleared, f"the {log.place} reaches {whole}"))
+    return _CODES[max((one.rule.status for one in found), key=list(_CODES).index, default="ok" if log.whole else "unknown")]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from workbench.health.across_nodes import compare
 from workbench.health.finding import STATUSES, Finding
 from workbench.health.registry import Check, check, checks
 from workbench.health.runner import CONTEXTS, fitness, run
 
-__all__ = ["CONTEXTS", "STATUSES", "Check", "Finding", "check", "checks", "fitness", "run"]
+__all__ = ["CONTEXTS", "STATUSES", "Check", "Finding", "check", "checks", "compare", "fitness", "run"]

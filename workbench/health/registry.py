@@ -45,6 +45,8 @@ class Check:
         Whether the node is unfit while it is unknown or critical. A site's setting ``health.required`` and ``health.optional`` overrule it.
     switch : str
         A setting without which the check does not apply: ``health.mounts``.
+    required_when : tuple of str
+        Settings any of which makes it required, when it is not by itself: a site that says how many network ports there must be wants to know.
     origin : str
         Who brought it: ``workbench``, or the name of an entry point or executable.
     """
@@ -58,6 +60,7 @@ class Check:
     cls: str = ""
     required: bool = True
     switch: str = ""
+    required_when: tuple[str, ...] = ()
     origin: str = "workbench"
 
 
@@ -74,6 +77,7 @@ def check(
     cls: str = "",
     required: bool = True,
     switch: str = "",
+    required_when: Sequence[str] = (),
     origin: str = "workbench",
 ) -> Callable[[Judge], Judge]:
     """
@@ -90,7 +94,9 @@ def check(
         raise ValueError(f"check {id!r}: {', '.join(sorted(wrong))} is no context; there are {', '.join(CONTEXTS)}")
 
     def register(judge: Judge) -> Judge:
-        _CHECKS[id] = Check(id, title, judge, tuple(needs), tuple(wants), tuple(contexts), cls, required, switch, origin)
+        _CHECKS[id] = Check(
+            id, title, judge, tuple(needs), tuple(wants), tuple(contexts), cls, required, switch, tuple(required_when), origin
+        )
         return judge
 
     return register

@@ -16,7 +16,7 @@ from workbench.sources.contract import Deadline
 from workbench.sources.node.readers import all_readers
 from workbench.sources.node.world import Reading, World
 
-__all__ = ["CONTEXTS", "fitness", "run"]
+__all__ = ["CONTEXTS", "fitness", "judged", "read", "run"]
 
 _GRACE = 0.5  # seconds that a reader may need to give up after its deadline
 # a program that does not go has 0.4 s after SIGTERM and as much after SIGKILL (`workbench.sources.command`): its reader is told an earlier
@@ -70,10 +70,10 @@ def run(
     world = world or World(settings=dict(settings or {}))
     name = node or world.node
     names = dict.fromkeys(name for one in wanted for name in (*one.needs, *one.wants))
-    readings = _read(names, world, seconds)
+    readings = read(names, world, seconds)
     findings: list[Finding] = []
     for one in wanted:
-        findings += _judged(one, name, context, readings, world)
+        findings += judged(one, name, context, readings, world)
     findings.sort(key=lambda one: (-STATUSES.index(one.status), not one.required, one.check))
     return findings
 
@@ -84,7 +84,7 @@ def fitness(findings: Iterable[Finding]) -> str:
     return worst(statuses)
 
 
-def _read(names: Iterable[str], world: World, seconds: float) -> dict[str, Reading]:
+def read(names: Iterable[str], world: World, seconds: float) -> dict[str, Reading]:
     """Read everything at once; who does not come back in time is left behind."""
     readers = all_readers()
     done: SimpleQueue[Reading] = SimpleQueue()
@@ -99,13 +99,13 @@ def _read(names: Iterable[str], world: World, seconds: float) -> dict[str, Readi
         limit = min(reader.seconds, seconds)
         waiting[name] = begun + limit + _GRACE
 
-        def read(reader: Any = reader, limit: float = limit) -> None:
+        def ask(reader: Any = reader, limit: float = limit) -> None:
             try:
                 done.put(reader.read(world, Deadline(max(limit - _ENDING, limit / 2))))
             except BaseException as error:  # a thread that ends without a word would look like one that hangs
                 done.put(Reading(reader.name, "garbage", detail=f"{type(error).__name__}: {error}"[:300]))
 
-        Thread(target=read, name=f"reading-{name}", daemon=True).start()
+        Thread(target=ask, name=f"reading-{name}", daemon=True).start()
     while waiting:
         now = time.monotonic()
         for name, end in list(waiting.items()):
@@ -125,10 +125,10 @@ def _read(names: Iterable[str], world: World, seconds: float) -> dict[str, Readi
     return out
 
 
-def _judged(one: Check, node: str, context: str, readings: Mapping[str, Reading], world: World) -> list[Finding]:
+def judged(one: Check, node: str, context: str, readings: Mapping[str, Reading], world: World) -> list[Finding]:
     mine = {name: readings[name] for name in (*one.needs, *one.wants)}
     seen = Seen(_as_configured(one, world), node, context, mine, world.settings, world.clock())
-    if one.switch and seen.setting(one.switch.removeprefix("health.")) in (None, "", [], ()):
+    if one.switch and not _is_set(one.switch, world):
         return [seen.absent(f"not asked for: {one.switch} is not set")]
     bad = [readings[name] for name in one.needs if not readings[name].usable]
     if bad and all(reading.ending == "absent" for reading in bad):
@@ -150,4 +150,10 @@ def _as_configured(one: Check, world: World) -> Check:
 
     if one.id in (world.settings.get("required") or ()):
         return replace(one, required=True)
-    return replace(one, required=False) if one.id in (world.settings.get("optional") or ()) else one
+    if one.id in (world.settings.get("optional") or ()):
+        return replace(one, required=False)
+    return replace(one, required=True) if any(_is_set(key, world) for key in one.required_when) else one
+
+
+def _is_set(key: str, world: World) -> bool:
+    return world.settings.get(key.removeprefix("health.")) not in (None, "", False, [], ())

@@ -82,7 +82,10 @@ class Seen:
             (row.cls if row else "") or ("" if status in ("ok", "not-applicable") else self.check.cls),
             row.action if row else "none",
             more.get("required", self.check.required),
-            tuple(more.get("evidence", ()))[:_EVIDENCE],
+            (
+                *tuple(more.get("evidence", ()))[: _EVIDENCE - 1],
+                *(self._instances(gpu) if status in ("warning", "critical") else ()),
+            ),
             main.path if main else "",
             main.blind if main else (),
             main.tried if main else (),
@@ -90,6 +93,15 @@ class Seen:
             main.seconds if main else 0.0,
             more.get("since"),
         )
+
+    def _instances(self, gpu: Gpu | None) -> tuple[str, ...]:
+        """What hits a GPU hits every MIG instance on it: name them, for a scheduler knows these only."""
+        gpus = self.value("gpus") if "gpus" in self.readings and gpu is not None else None
+        state = next((one for one in gpus.states if one.gpu == gpu), None) if gpus is not None else None
+        found = state.get("mig.instances") if state is not None else None
+        if not isinstance(found, list) or not found:
+            return ()
+        return (f"MIG instances of this GPU: {', '.join(str(one.get('uuid') or one.get('index')) for one in found)}",)
 
     def ok(self, summary: str, *, gpu: Gpu | None = None, part: str = "", evidence: Iterable[str] = ()) -> Finding:
         """Return that all is well; only for what was really looked at."""

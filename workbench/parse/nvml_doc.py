@@ -14,11 +14,11 @@ from workbench.parse.smi_doc import Out, Row
 from workbench.parse.smi_query import Cell, Reading
 from workbench.parse.smi_rules import judge
 
-__all__ = ["is_nvml", "parse_nvml"]
+__all__ = ["INIT_SIGNATURES", "is_nvml", "parse_nvml"]
 
 _SCHEMA = re.compile(r"workbench\.nvml/\d+$")
 # what nvmlInit returned → the signature of the same words in nvidia-smi's output; catalog/nvml_returns.csv has the codes
-_INIT = {
+INIT_SIGNATURES = {
     4: "smi-nvml-no-permission",
     9: "smi-nvml-not-loaded",
     10: "smi-nvml-timeout",
@@ -294,7 +294,12 @@ def _ending(data: Mapping[str, Any], bus: Sequence[str], where: _Where, out: Out
         index = hung.get("gpu")
         gpu = next((gpu for gpu in out.gpus if gpu.index == index), None) if isinstance(index, int) else None
         out.event("smi-timeout", row, gpu, call=hung.get("call"))
-    elif ending == "init" and (bus or code not in _NO_DRIVER) and isinstance(code, int) and (signature := _INIT.get(code)):
+    elif (
+        ending == "init"
+        and (bus or code not in _NO_DRIVER)
+        and isinstance(code, int)
+        and (signature := INIT_SIGNATURES.get(code))
+    ):
         out.event(signature, row, code=code, error=words)
     absent = ending == "init" and code in _NO_DRIVER and not bus
     message = f"NVML was not read to its end ({ending}): {words}"

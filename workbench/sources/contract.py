@@ -180,6 +180,7 @@ class Folder:
     closed: bool = False  # nothing is written any more, also not by a source that comes back after its deadline
     _lock: Lock = field(default_factory=Lock, repr=False)
     _size: int = 0
+    _growing: int = 0  # bytes of files that are being written
 
     @classmethod
     def resume(cls, root: Path, limit: int = 2 << 30) -> Folder:
@@ -222,12 +223,14 @@ class Folder:
         try:
             with open(partial, "wb") as stream:
                 for block in (content,) if isinstance(content, bytes) else content:
+                    with self._lock:  # what several threads write at once counts together, before it is whole
+                        if self._size + self._growing + len(block) > self.limit:
+                            raise FolderFull(
+                                f"the incident folder would hold more than {self.limit >> 20} MiB",
+                                hint="ask for a shorter window, or allow more with --limit",
+                            )
+                        self._growing += len(block)
                     size += len(block)
-                    if self.size + size > self.limit:
-                        raise FolderFull(
-                            f"the incident folder would hold more than {self.limit >> 20} MiB",
-                            hint="ask for a shorter window, or allow more with --limit",
-                        )
                     digest.update(block)
                     stream.write(block)
             file = File(name, size, digest.hexdigest())
@@ -239,6 +242,8 @@ class Folder:
                 self._size += size - (before.size if before else 0)
                 self.files[name] = file
         finally:
+            with self._lock:
+                self._growing -= size
             partial.unlink(missing_ok=True)
         return file
 

@@ -19,6 +19,7 @@ _CODES = {
     15: "driver-gpu-lost",
     17: "driver-blocked",
     4: "driver-blocked",
+    999: "driver-unknown-error",
 }
 
 

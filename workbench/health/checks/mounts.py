@@ -1,17 +1,31 @@
-"""Turn the file systems that a site named into whether each is mounted, answers and has space."""
+"""Turn the file systems that a site named into whether each is mounted, answers in time and has space."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from workbench.health.finding import Finding
 from workbench.health.registry import check
 from workbench.health.seen import Seen
+from workbench.sources.node.host import Mount
 
-__all__ = ["mounts"]
+__all__ = ["LITTLE", "NONE", "mounts"]
 
-_NETWORK = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "fuse", "ceph", "wekafs", "9p", "virtiofs")
-_LITTLE, _NONE = 0.05, 0.005  # shares of space or inodes that are little, and next to none; our own measure, override by settings
+LITTLE, NONE = (
+    5.0,
+    0.5,
+)  # percent of space or inodes that are little, and next to none; our own measure, health.space_warning and _critical
+# A file server that is asked for its free space answers in milliseconds; whoever needs a second is in trouble or far away. Our own measure.
+_SLOW = 1.0
+# what statfs(2) says of a mount whose server forgot it, or is gone
+_STALE = re.compile(r"Stale file handle|stale NFS", re.I)
+_NOTHING = re.compile(r"No such file or directory|Not a directory")
+_BROKEN = re.compile(
+    r"Input/output error|Transport endpoint is not connected|Host is down|Software caused connection abort|Cannot send after transport|"
+    r"Communication error|Connection timed out|Remote I/O error|No such device",
+    re.I,
+)
 
 
 @check(
@@ -23,20 +37,38 @@ _LITTLE, _NONE = 0.05, 0.005  # shares of space or inodes that are little, and n
 )
 def mounts(seen: Seen) -> Iterator[Finding]:
     """Judge each place of ``health.mounts``."""
+    little, none = float(seen.setting("space_warning") or LITTLE), float(seen.setting("space_critical") or NONE)
     for mount in seen.value("mounts"):
-        if mount.ending == "time-out":
-            yield seen.found("mount-hangs", f"{mount.path} {mount.said}", part=mount.path)
-        elif mount.ending == "exit" or not mount.mounted:
-            why = mount.said if mount.ending != "ok" else "nothing is mounted there"
-            yield seen.found("mount-missing", f"{mount.path}: {why}", part=mount.path)
-        elif mount.ending != "ok":
-            yield seen.unknown(f"{mount.path}: stat {mount.said}", part=mount.path)
-        elif "ro" in mount.options:
-            yield seen.found("mount-read-only", f"{mount.path} ({mount.kind}) is mounted read-only", part=mount.path)
-        elif (least := min(share for share in (mount.free, mount.inodes_free, 1.0) if share is not None)) <= _LITTLE:
-            code = "mount-full" if least <= _NONE else "mount-nearly-full"
-            what = "space" if mount.free == least else "inodes"
-            yield seen.found(code, f"{mount.path}: {least:.1%} of its {what} left", part=mount.path)
-        else:
-            left = f", {mount.free:.0%} free" if mount.free is not None else ""
-            yield seen.ok(f"{mount.path} ({mount.kind}) answers{left}", part=mount.path)
+        yield _judged(seen, mount, little, none)
+
+
+def _judged(seen: Seen, mount: Mount, little: float, none: float) -> Finding:
+    who = f"{mount.path} ({mount.kind})" if mount.kind else mount.path
+    if mount.ending == "time-out":
+        hint = "the server or the network to it; the kernel log says since when"
+        return seen.found("mount-hangs", f"{who} {mount.said}", part=mount.path, hint=hint)
+    if mount.ending == "exit":
+        if _STALE.search(mount.said):
+            return seen.found("mount-stale", f"{who}: stat {mount.said}", part=mount.path)
+        if _BROKEN.search(mount.said):
+            return seen.found("mount-broken", f"{who}: stat {mount.said}", part=mount.path)
+        if _NOTHING.search(mount.said):
+            return seen.found("mount-missing", f"{who}: stat {mount.said}", part=mount.path)
+        return seen.unknown(f"{who}: stat {mount.said}", part=mount.path, hint="run as root, or as a user who may go there")
+    if mount.ending != "ok":
+        return seen.unknown(f"{who}: stat {mount.said}", part=mount.path)
+    if not mount.mounted:
+        return seen.found("mount-missing", f"nothing is mounted at {mount.path}", part=mount.path)
+    if mount.kind == "autofs":
+        return seen.found("mount-missing", f"{mount.path}: the automounter is there, and mounted nothing", part=mount.path)
+    if "ro" in mount.options:
+        return seen.found("mount-read-only", f"{who} is mounted read-only", part=mount.path, evidence=[",".join(mount.options)])
+    least = min((share for share in (mount.free, mount.inodes_free) if share is not None), default=1.0)
+    if least * 100 <= little:
+        code = "mount-full" if least * 100 <= none else "mount-nearly-full"
+        what = "space" if mount.free == least else "inodes"
+        return seen.found(code, f"{who}: {least:.1%} of its {what} left", part=mount.path)
+    if mount.seconds >= _SLOW:
+        return seen.found("mount-slow", f"{who} needed {mount.seconds:.1f} s to answer", part=mount.path)
+    left = f", {mount.free:.0%} free" if mount.free is not None else ""
+    return seen.ok(f"{who} answers{left}", part=mount.path)

@@ -388,7 +388,9 @@ class Server:
             )
             return broken if "<" in text[:200] else _Again(broken)
         if name in ("ConnectionTimeout",):
-            return SourceTimeout(f"{place} did not answer in time", hint="give it more time: --deadline 60s, or a shorter window")
+            return SourceTimeout(
+                f"{place} did not answer within its time", hint="give it more time: --deadline 60s, or a shorter window"
+            )
         cut = any(
             word in text
             for word in ("IncompleteRead", "Connection broken", "ProtocolError", "RemoteDisconnected", "Connection aborted")

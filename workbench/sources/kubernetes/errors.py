@@ -85,7 +85,8 @@ def failure(error: Exception, host: str) -> SourceError:
     if isinstance(error, known.NewConnectionError):
         return ApiError(f"the API server {where} cannot be reached: {said}", "refused", hint=REACH)
     if isinstance(error, known.TimeoutError):
-        return SourceTimeout(f"the API server {where} did not answer in time: {said}", hint=MORE_TIME)
+        # the same words as when our own limit strikes: which of the two is first is chance
+        return SourceTimeout(f"the API server {where} did not answer within its time", hint=MORE_TIME)
     if isinstance(error, known.ProxyError):
         return ApiError(f"the proxy before the API server {where} failed: {said}", "refused", hint=PROXY)
     if isinstance(error, (known.ProtocolError, known.DecodeError)):

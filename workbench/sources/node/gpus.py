@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from workbench.model import Gpu, Line
 from workbench.parse.gpu_state import GpuState, NodeGpus, from_nvml, from_smi
 from workbench.parse.ids import pci, uuid
+from workbench.parse.smi_links import links_of
 from workbench.sources.contract import Deadline
 from workbench.sources.node.nvml import read_nvml
 from workbench.sources.node.world import Unread, Way, World, lines_of, reader, tool
@@ -101,7 +103,29 @@ def _smi(world: World, deadline: Deadline) -> NodeGpus:
     gpus = from_smi(lines)
     if not gpus.states or (gpus.count is not None and gpus.count != len(gpus.states)):
         raise Unread("garbage", f"{ran.asked} says {gpus.count} GPUs and shows {len(gpus.states)}", "run it by hand")
-    return NodeGpus(gpus.states, gpus.driver, gpus.cuda, "", gpus.count, _bus(world), gpus.events, gpus.problems)
+    states = _with_links(world, gpus.states, deadline)
+    return NodeGpus(states, gpus.driver, gpus.cuda, "", gpus.count, _bus(world), gpus.events, gpus.problems)
+
+
+def _with_links(world: World, states: tuple[GpuState, ...], deadline: Deadline) -> tuple[GpuState, ...]:
+    """`nvidia-smi -q` prints no NVLinks: ask for them, too; what is not told stays not told."""
+    try:
+        ran = tool(world, ("nvidia-smi", "nvlink", "-s"), deadline, seconds=_SECONDS / 4)
+    except Unread as error:
+        return tuple(replace(state, why_not={**state.why_not, "nvlink": error.detail}) for state in states)
+    links = links_of(lines_of(ran.text))
+    out = []
+    for state in states:
+        mine = next(
+            (
+                found
+                for index, name, found in links
+                if (name and name == state.gpu.uuid) or (not name and index == state.gpu.index)
+            ),
+            [],
+        )
+        out.append(replace(state, facts={**state.facts, "nvlink": mine}) if mine else state)
+    return tuple(out)
 
 
 def _proc(world: World, deadline: Deadline) -> NodeGpus:

@@ -1,19 +1,26 @@
-"""Turn the host under the GPUs into readings: mounted file systems and whether they answer."""
+"""Turn file systems into readings: those that the site named and whether they answer, and the local ones with their space."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from workbench.parse.proc_files import MountRow, mountinfo
 from workbench.sources.command import Ran, run
 from workbench.sources.contract import Deadline
-from workbench.sources.node.world import Unread, Way, World, reader
+from workbench.sources.node.world import Unread, Way, World, reader, tool
 
-__all__ = ["Mount"]
+__all__ = ["LocalDisk", "Mount"]
 
-_SECONDS = 10.0
+_SECONDS = 15.0
+_ANSWER = 5.0  # seconds that a file server has to answer; health.mount_seconds
+# kinds that lie on a disk of this node; the rest is memory, network, or made up
+_LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "reiserfs")
+# what belongs to pods and images, or to nobody who writes
+_NOT_OURS = ("/var/lib/kubelet/pods", "/var/lib/kubelet/plugins", "/run", "/boot", "/snap", "/proc", "/sys", "/dev")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +28,9 @@ class Mount:
     """
     One place of the file system that the site named.
 
-    `kind` and `options` are those of ``/proc/self/mountinfo`` of the deepest mount above it (empty when the place itself must be a mount
-    and is none); `ending` how asking it went (`workbench.sources.command.ENDINGS`), `free` and `inodes_free` shares from 0 to 1 of what
-    an ordinary user may still take, None when it does not count them.
+    `kind` and `options` are those of its mount (empty when the place is none); `ending` how asking it went
+    (`workbench.sources.command.ENDINGS`), `seconds` how long that took, `free` and `inodes_free` shares from 0 to 1 of what an ordinary user
+    may still take, None when it does not count them.
     """
 
     path: str
@@ -34,51 +41,102 @@ class Mount:
     said: str
     free: float | None = None
     inodes_free: float | None = None
+    seconds: float = 0.0
 
 
-def _unescaped(text: str) -> str:
-    """A blank in the name of a mount is written as ``\\040``."""
-    return re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), text)
+@dataclass(frozen=True, slots=True)
+class LocalDisk:
+    """A file system on a disk of this node: where, its row of the mount table, shares that are free (None when it did not answer)."""
+
+    place: str
+    row: MountRow
+    free: float | None
+    inodes_free: float | None
+
+
+def mount_table(world: World) -> tuple[MountRow, ...]:
+    """
+    Return what is mounted; of a host whose root is mounted here, what its first process sees.
+
+    Raises
+    ------
+    Unread
+    """
+    places = ("/proc/self/mountinfo",) if world.root == Path("/") else ("/proc/1/mountinfo", "/proc/self/mountinfo")
+    for at, place in enumerate(places):
+        try:
+            rows = mountinfo(world.text(place))
+        except Unread:
+            if at == len(places) - 1:
+                raise
+        else:
+            if rows:
+                return rows
+    raise Unread("garbage", f"{places[-1]} lists no mount")
 
 
 def _mounts(world: World, deadline: Deadline) -> tuple[Mount, ...]:
     wanted: Sequence[str] = tuple(world.settings.get("mounts") or ())
-    table: dict[str, tuple[str, tuple[str, ...]]] = {}
-    # 36 35 98:0 / /mnt/data rw,noatime master:1 - ext4 /dev/sda1 rw,errors=continue
-    for line in world.text("/proc/self/mountinfo").splitlines():
-        left, dash, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()
-        if dash and len(fields) >= 6 and kind:
-            table[_unescaped(fields[4])] = (kind[0], (*fields[5].split(","), *(kind[2].split(",") if len(kind) > 2 else ())))
-    if not table:
-        raise Unread("garbage", "/proc/self/mountinfo lists no mount")
-    return tuple(_asked(world, path, table, deadline) for path in wanted)
+    mount_table(world)  # whoever cannot read it knows of no mount
+    seconds = float(world.settings.get("mount_seconds") or _ANSWER)
+    if not wanted:
+        return ()
+    # all at once: two that hang together would else use up the time of those that answer
+    with ThreadPoolExecutor(min(len(wanted), 16)) as pool:
+        ran = list(pool.map(lambda place: _statfs(world, str(Path(place)), min(seconds, deadline.left())), wanted))
+    table = {row.place: row for row in mount_table(world)}  # after asking: that is what makes an automounter mount
+    return tuple(_mount(str(Path(place)), one, table.get(str(Path(place)))) for place, one in zip(wanted, ran, strict=True))
 
 
-def _asked(world: World, path: str, table: dict[str, tuple[str, tuple[str, ...]]], deadline: Deadline) -> Mount:
-    place = str(Path(path))
-    kind, options = table.get(place, ("", ()))
-    # a file server that does not answer holds whoever asks in the kernel: so a process of its own asks, and can be left behind
-    ran: Ran = run(
-        ("stat", "-f", "-c", "%b %a %c %d", str(world.path(place))),
-        seconds=min(deadline.left(), 5.0),
-        limit=1 << 16,
-        env=world.env,
-    )
-    found = re.fullmatch(r"(\d+) (\d+) (\d+) (\d+)\s*", ran.text) if ran.ok else None
+def _statfs(world: World, place: str, seconds: float) -> Ran:
+    """A file server that does not answer holds whoever asks in the kernel: so a process of its own asks, and can be left behind."""
+    argv = ("stat", "-f", "-c", "%b %a %c %d", str(world.path(place)))
+    return run(argv, seconds=seconds, limit=1 << 16, env=world.env)
+
+
+def _shares(text: str) -> tuple[float | None, float | None] | None:
+    found = re.fullmatch(r"(\d+) (\d+) (\d+) (\d+)\s*", text)
     if not found:
-        return Mount(place, place in table, kind, options, "garbage" if ran.ok else ran.ending, ran.sentence)
+        return None
     blocks, left, inodes, inodes_left = (int(number) for number in found.groups())
-    return Mount(
-        place,
-        place in table,
-        kind,
-        options,
-        "ok",
-        "",
-        left / blocks if blocks else None,
-        inodes_left / inodes if inodes else None,
-    )
+    return left / blocks if blocks else None, inodes_left / inodes if inodes else None
 
 
-reader("mounts", "file systems that jobs need", seconds=_SECONDS, ways=(Way("stat -f", _mounts),))
+def _mount(place: str, ran: Ran, row: MountRow | None) -> Mount:
+    kind, options = (row.kind, row.options) if row else ("", ())
+    shares = _shares(ran.text) if ran.ok else None
+    if shares is None:
+        return Mount(
+            place, row is not None, kind, options, "garbage" if ran.ok else ran.ending, ran.sentence, seconds=ran.seconds
+        )
+    return Mount(place, row is not None, kind, options, "ok", "", *shares, seconds=ran.seconds)
+
+
+def _local(world: World, deadline: Deadline) -> tuple[LocalDisk, ...]:
+    rows: dict[str, MountRow] = {}
+    for row in mount_table(world):
+        ours = row.kind in _LOCAL or row.place == "/"
+        if not ours or row.source.startswith("/dev/loop") or any(f"{row.place}/".startswith(f"{place}/") for place in _NOT_OURS):
+            continue
+        # one file system may be seen at several places: the shortest name is the one that people know
+        if row.device not in rows or len(row.place) <= len(rows[row.device].place):
+            rows[row.device] = row
+    if not rows:
+        raise Unread("garbage", "the mount table shows no file system on a disk, not even /")
+    places = {str(world.path(row.place)): row for row in rows.values()}
+    ran = tool(world, ("stat", "-f", "-c", "%b %a %c %d %n", *places), deadline, codes=(0, 1), seconds=_ANSWER)
+    told = {}
+    for line in ran.text.splitlines():
+        if found := re.match(r"(\d+ \d+ \d+ \d+) (.+)$", line):
+            told[found[2]] = _shares(found[1])
+    out = [LocalDisk(row.place, row, *(told.get(path) or (None, None))) for path, row in places.items()]
+    return tuple(sorted(out, key=lambda one: one.place))
+
+
+reader(
+    "mounts",
+    "file systems that jobs need",
+    seconds=_SECONDS,
+    ways=(Way("stat -f", _mounts, ("whether files can be read: only that the file system answers",)),),
+)
+reader("local-disks", "space on the node's own disks", seconds=8.0, ways=(Way("stat -f", _local),))

@@ -359,7 +359,7 @@ def places(
         ("files", partial(read_files, folder=f"{below}/var/log") if below else read_files),
         # needs no time: it is memory, and never waits
         ("kmsg", partial(read_kmsg, path=f"{below}/dev/kmsg") if below else read_kmsg),
-        ("dmesg", partial(read_dmesg, **told)),
+        ("dmesg", partial(read_dmesg, **told)),  # type: ignore[arg-type]
     )
     for place, read in readers:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,13 @@ _LONGEST = 60 * 86400.0  # what happened since the last boot counts, but nobody 
 _SINCE_BOOT = re.compile(rb"(?:<\d+>)?\[ *\d+\.\d+\] ")  # an old dmesg: seconds since boot, no date
 _OLDEST_FIRST = ("journal", "dmesg")  # programs that print the newest last: what is cut off is what just happened
 _EARLY = 300.0  # seconds after boot within which a log's first line means that it has all of this boot: syslog starts late, clocks step
+
+# A firewall or a USB device that logs every second makes a million lines a month, and a check has a second of CPU a minute.
+_WHOLE = 10_000
+_TELLING = re.compile(
+    rb"NVRM|Xid|nvidia|nvswitch|fabric|\bGPU|Linux version|AER|pcieport|PCIe|EDAC|mce:|\[Hardware Error\]|Memory failure|I/O error|"
+    rb"nvme|blocked for more than|lockup|remount|panic|oom|mlx5|efa|link"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,14 @@ def booted(world: World) -> float | None:
     return None
 
 
+def _telling(lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Of a long log give the last lines whole, and of what is older what speaks of GPUs, the bus, memory, disks and boots."""
+    whole = len(lines) - _WHOLE
+    for at, raw in enumerate(lines, 1):
+        if at > whole or _TELLING.search(raw):
+            yield at, raw
+
+
 def _kernel(world: World, deadline: Deadline) -> KernelLog:
     now, boot = world.clock(), booted(world)
     since = min(now - _SPAN, max(boot or 0.0, now - _LONGEST))
@@ -79,7 +94,7 @@ def _kernel(world: World, deadline: Deadline) -> KernelLog:
         raise Unread(
             "not-executable", "; ".join(said) or "no place holds a kernel log", "run as root, or add the user to systemd-journal"
         )
-    lines = [Line(at, raw.decode("utf-8", "replace")) for at, raw in enumerate(best.lines, 1)]
+    lines = [Line(at, raw.decode("utf-8", "replace")) for at, raw in _telling(best.lines)]
     parsed = parse_kernel(lines, file=best.place, node=world.node, reference=now)
     problems = tuple(problem.message for problem in parsed.problems)
     partly = () if best.status == "ok" else (best.detail,)

@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
-from workbench.sources.node import gpus, host, kernel_events
+from workbench.sources.node import (
+    clock,
+    containers,
+    disks,
+    fabric_services,
+    gpu_files,
+    gpu_lists,
+    gpus,
+    host,
+    host_processes,
+    kept,
+    kernel_events,
+    kernel_state,
+    limits,
+    machine,
+    memory,
+    network,
+    pci_access,
+    services,
+)
 from workbench.sources.node.world import READERS, Reader
 
 __all__ = ["all_readers"]
 
-_MODULES = (gpus, host, kernel_events)  # importing them registers what they read
+# importing them registers what they read
+_MODULES = (
+    clock,
+    containers,
+    disks,
+    fabric_services,
+    gpu_files,
+    gpu_lists,
+    gpus,
+    host,
+    host_processes,
+    kept,
+    kernel_events,
+    kernel_state,
+    limits,
+    machine,
+    memory,
+    network,
+    pci_access,
+    services,
+)
 
 
 def all_readers() -> dict[str, Reader]:

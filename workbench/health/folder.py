@@ -1,0 +1,202 @@
+"""Turn a folder of evidence into what the checks would have said of its nodes: from kernel logs and the outputs of tools that somebody kept."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from workbench.health.finding import STATUSES, Finding
+from workbench.health.registry import checks
+from workbench.health.runner import judged
+from workbench.model import Event, Gpu, Line
+from workbench.parse.gpu_state import GpuState, NodeGpus, from_nvml, from_smi
+from workbench.parse.kernel import parse_kernel
+from workbench.parse.nvml_doc import INIT_SIGNATURES, is_nvml
+from workbench.parse.smi_doc import documents
+from workbench.parse.smi_links import links_of
+from workbench.sources.files import Document, read_evidence
+from workbench.sources.node.kernel_events import KernelLog
+from workbench.sources.node.world import Reading, World
+
+__all__ = ["check_folder"]
+
+_NOT_HERE = "it is not among the files: run `workbench check` on the node"
+_CODES = {signature: code for code, signature in INIT_SIGNATURES.items()}
+
+
+@dataclass
+class _Node:
+    """What the files hold of one node."""
+
+    kernel: list[Event] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    gpus: list[NodeGpus] = field(default_factory=list)
+    nvml: dict[str, Any] | None = None
+    links: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    shown: list[str] = field(default_factory=list)  # where the GPUs were shown
+
+
+def check_folder(
+    *paths: str | os.PathLike[str], context: str = "allocation", settings: Mapping[str, Any] | None = None
+) -> list[Finding]:
+    """
+    Check every node of which the files hold a kernel log or the output of `nvidia-smi` or NVML; worst first.
+
+    The files say what was, at the time of their last line, not what is. What a check needs and the files do not hold is ``unknown``, so no
+    folder can show that a node is fit; it can show that one is not.
+
+    Parameters
+    ----------
+    paths : str or Path
+        Folders, archives or files.
+    context, settings
+        As of `workbench.health.run`.
+
+    Returns
+    -------
+    list of Finding
+        Of all nodes; empty when there is nothing of any node.
+    """
+    nodes: dict[str, _Node] = {}
+    for document in read_evidence(paths):
+        if isinstance(document, Document):
+            _take(document, nodes)
+    findings = [one for name, node in nodes.items() for one in _findings(name, node, context, dict(settings or {}))]
+    return sorted(findings, key=lambda one: (-STATUSES.index(one.status), not one.required, one.node, one.check))
+
+
+def _take(document: Document, nodes: dict[str, _Node]) -> None:
+    if document.kind == "kernel-log":
+        _take_kernel(document.lines, document, nodes)
+    elif document.kind == "smi" and is_nvml(document.data):
+        name = str(document.data.get("node") or document.node or "")
+        node = nodes.setdefault(name, _Node())
+        node.nvml = dict(document.data)
+        node.gpus.append(from_nvml(document.data, file=document.name))
+        node.shown.append(document.name)
+    elif document.kind == "smi":
+        parts, kernel = documents(document.lines, document.node)
+        for part in parts:
+            node = nodes.setdefault(part.node or document.node or "", _Node())
+            lines = [Line(row.line.no, row.text) for row in part.rows]
+            node.gpus.append(from_smi(lines, file=document.name, node=part.node))
+            node.links |= {index: links for index, _, links in links_of(line.text for line in lines) if links}
+            node.shown.append(document.name)
+        if kernel:
+            _take_kernel(document.lines, document, nodes)
+
+
+def _take_kernel(lines: Sequence[Line], document: Document, nodes: dict[str, _Node]) -> None:
+    parsed = parse_kernel(lines, file=document.name, node=document.node, reference=document.mtime)
+    names = {event.node or document.node or "" for event in parsed.events} or {document.node or ""}
+    for name in names:
+        node = nodes.setdefault(name, _Node())
+        node.kernel += [event for event in parsed.events if (event.node or document.node or "") == name]
+        node.logs.append(document.name)
+        node.facts |= parsed.facts
+        node.problems += [problem.message for problem in parsed.problems]
+
+
+def _findings(name: str, node: _Node, context: str, settings: dict[str, Any]) -> Iterator[Finding]:
+    readings = _readings(node)
+    times = [event.time for event in node.kernel if event.time is not None]
+    now = max(times) if times else time.time()
+    world = World(name, clock=lambda: now, settings=settings)
+    for one in checks().values():
+        if context not in one.contexts:
+            continue
+        mine = {each: readings.get(each, Reading(each, "missing", detail=_NOT_HERE)) for each in (*one.needs, *one.wants)}
+        yield from judged(one, name, context, mine, world)
+
+
+def _readings(node: _Node) -> dict[str, Reading]:
+    out: dict[str, Reading] = {}
+    if node.logs:
+        times = [event.time for event in node.kernel if event.time is not None]
+        boots = [boot for boot, _ in node.facts.get("boots") or () if boot is not None]
+        boot = boots[-1] if boots else None
+        log = KernelLog(
+            tuple(node.kernel),
+            ", ".join(dict.fromkeys(node.logs)),
+            boot if boot is not None else min(times, default=None),
+            boot,
+            tuple(node.problems),
+            node.facts,
+        )
+        out["kernel"] = Reading("kernel", "ok", log, "the kept log", blind=("what happened after its last line",))
+    if node.shown:
+        gpus = _merged(node)
+        path = ", ".join(dict.fromkeys(node.shown))
+        if gpus.states:
+            out["gpus"] = Reading("gpus", "ok", gpus, path)
+            bus = {state.gpu.pci for state in gpus.states} | set(node.facts.get("gpus") or ()) | set(gpus.bus)
+            out["pci-bus"] = Reading("pci-bus", "ok", [{"pci": each, "driver": ""} for each in sorted(filter(None, bus))], path)
+        document = node.nvml or _document(gpus)
+        if document:
+            out["nvml"] = Reading("nvml", "ok", document, path)
+    return out
+
+
+def _merged(node: _Node) -> NodeGpus:
+    """One view of the GPUs: what several outputs say of the same one is put together, the fullest first."""
+    states: list[GpuState] = []
+    events: list[Event] = []
+    for gpus in sorted(node.gpus, key=lambda one: -sum(len(state.facts) for state in one.states)):
+        events += gpus.events
+        for state in (*gpus.states, *(GpuState(gpu, {}) for gpu in _named(gpus.events))):
+            at = next((at for at, known in enumerate(states) if _same(known.gpu, state.gpu)), None)
+            if at is None:
+                states.append(state)
+            else:
+                known = states[at]
+                names = Gpu(
+                    known.gpu.index if known.gpu.index is not None else state.gpu.index,
+                    known.gpu.uuid or state.gpu.uuid,
+                    known.gpu.pci or state.gpu.pci,
+                )
+                states[at] = replace(
+                    known, gpu=names, facts={**state.facts, **known.facts}, why_not={**state.why_not, **known.why_not}
+                )
+    for index, links in node.links.items():
+        for at, state in enumerate(states):
+            if state.gpu.index == index and "nvlink" not in state.facts:
+                states[at] = replace(state, facts={**state.facts, "nvlink": links})
+    first = next((gpus for gpus in node.gpus if gpus.driver), None)
+    bus = tuple(dict.fromkeys(each for gpus in node.gpus for each in gpus.bus))
+    return NodeGpus(
+        tuple(states),
+        first.driver if first else "",
+        first.cuda if first else "",
+        first.nvml if first else "",
+        None,
+        bus,
+        tuple(events),
+    )
+
+
+def _named(events: Iterable[Event]) -> list[Gpu]:
+    return list(dict.fromkeys(event.gpu for event in events if event.gpu is not None and event.gpu != Gpu()))
+
+
+def _same(one: Gpu, other: Gpu) -> bool:
+    for word in ("uuid", "pci", "index"):
+        mine, theirs = getattr(one, word), getattr(other, word)
+        if mine is not None and theirs is not None:
+            return bool(mine == theirs)
+    return False
+
+
+def _document(gpus: NodeGpus) -> dict[str, Any] | None:
+    """The document that NVML would have given, from what nvidia-smi printed when it could not start, or that it did."""
+    for event in gpus.events:
+        if event.signature in _CODES:
+            error = {"code": _CODES[event.signature], "error": event.text.strip()}
+            return {"ending": "init", "error": error, "gpus": [], "driver": gpus.driver, "seconds": 0.0}
+    if gpus.driver and gpus.states:
+        return {"ending": "whole", "error": None, "gpus": [{} for _ in gpus.states], "driver": gpus.driver, "seconds": 0.0}
+    return None

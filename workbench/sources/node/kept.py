@@ -1,0 +1,41 @@
+"""Turn the state that earlier runs kept on this node into readings: which GPUs were here, and how its network ports were."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from workbench.sources.contract import Deadline
+from workbench.sources.node.world import Unread, Way, World, reader
+
+__all__: list[str] = []
+
+_FOLDER = "/var/lib/workbench"  # as workbench.health.history.FOLDER, which writes it
+
+
+def _state(kind: str, name: str, of: type, what: str) -> Callable[[World, Deadline], dict[str, Any]]:
+    """Return a way to the state `kind`, which must hold `name` of the type `of`; `what` is what nobody has kept when there is none."""
+
+    def read(world: World, deadline: Deadline) -> dict[str, Any]:
+        file, schema = f"{world.settings.get('state') or _FOLDER}/{kind}.json", f"workbench.state.{kind}/1"
+        try:
+            text = world.text(file)
+        except Unread as error:
+            if error.ending == "missing":
+                raise Unread("absent", f"no earlier run has kept {what}") from None
+            raise
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise Unread("garbage", f"{file} is damaged: {error}", "remove it; the next run keeps a new one") from None
+        if not isinstance(value, dict) or value.get("schema") != schema or not isinstance(value.get(name), of):
+            raise Unread("garbage", f"{file} is not of the schema {schema}", "remove it; the next run keeps a new one")
+        return value
+
+    return read
+
+
+_GPUS, _PORTS = _state("gpus", "gpus", list, "which GPUs were here"), _state("ports", "ports", dict, "how the ports were")
+reader("kept-gpus", "the GPUs that an earlier run saw", seconds=3.0, ways=(Way("state file", _GPUS),))
+reader("kept-ports", "the network ports that an earlier run saw", seconds=3.0, ways=(Way("state file", _PORTS),))
