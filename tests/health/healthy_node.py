@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -140,6 +141,38 @@ MainPID=900
 ";; esac; done"""
 
 
+_TOOLKIT = "NVRM version:   570.133.20\nCUDA version:   12.8\n" + "".join(
+    f"\nDevice Index:   {at}\nDevice Minor:   {at}\nModel:          NVIDIA H100 80GB HBM3\nBrand:          Nvidia\nGPU UUID:       {uuid}\n"
+    f"Bus Location:   0000{BUS[at]}\nArchitecture:   9.0\n"
+    for at, uuid in enumerate(_UUIDS)
+)
+_CDI = {
+    "cdiVersion": "0.5.0",
+    "kind": "nvidia.com/gpu",
+    "devices": [{"name": str(at), "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{at}"}]}} for at in range(len(BUS))],
+}
+
+
+def _below_a_switch(root: Path, address: str) -> None:
+    """Put a GPU where it really is: below a port of a switch below a root port, each with a configuration space."""
+    bus = root / "sys/bus/pci/devices"
+    above = root / "sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:02.0"
+    above.mkdir(parents=True)
+    (bus / address).rename(above / address)
+    (bus / address).symlink_to(above / address)
+    for kind, folder in ((4, above.parents[1]), (5, above.parents[0]), (6, above)):
+        # PCI Express capability at 0x40; Access Control Services, which redirect nothing, behind AER
+        space = bytearray(4096)
+        space[0:2], space[0x06], space[0x34] = b"\x4c\x11", 0x10, 0x40
+        space[0x40:0x44] = bytes((0x10, 0x00, kind << 4 | 2, 0x01))
+        space[0x100:0x104] = (0x0001 | 1 << 16 | 0x200 << 20).to_bytes(4, "little")
+        space[0x200:0x208] = (0x000D | 1 << 16).to_bytes(4, "little") + bytes((0x5F, 0, 0, 0))
+        (folder / "config").write_bytes(bytes(space))
+        (folder / "vendor").write_text("0x1000\n")
+        (folder / "class").write_text("0x060400\n")
+        (bus / folder.name).symlink_to(folder)
+
+
 def _processes() -> dict[str, str]:
     out = {"proc/self/limits": _LIMITS, "proc/1/mountinfo": _MOUNTS}
     for pid, name in ((1, "systemd"), (900, "slurmd"), (950, "nv-fabricmanager"), (960, "nvidia-persiste"), (1200, "sshd")):
@@ -185,6 +218,7 @@ def _devices() -> dict[str, str]:
         "sys/devices/system/edac/mc/mc0/ce_noinfo_count": "0\n",
         "sys/devices/system/edac/mc/mc0/ue_noinfo_count": "0\n",
         "sys/devices/system/edac/mc/mc0/seconds_since_reset": "172800\n",
+        "etc/cdi/nvidia.json": json.dumps(_CDI),
         "run/systemd/system/.keep": "",
         "dev/shm/.keep": "",
     }
@@ -226,6 +260,7 @@ def _kernel() -> dict[str, str]:
 def healthy(root: Path) -> World:
     """Write the node below a folder and return it as a world whose tools are those of ``<root>/bin`` and no others."""
     pci_tree(root, BUS)
+    _below_a_switch(root, BUS[0])
     for name, text in {**_kernel(), **_devices(), **_processes()}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -241,7 +276,7 @@ def healthy(root: Path) -> World:
     (root / "list.out").write_text(_LIST)
     (root / "links.out").write_text(_LINKS)
     said = {"nvidia-smi": _SMI, "journalctl": _JOURNAL, "dcgmi": _DISCOVERY, "chronyc": _TRACKING, "smartctl": _SMART, "ibstat": _IBSTAT,
-            "rdma": _RDMA, "modinfo": "570.133.20\n"}  # fmt: skip
+            "rdma": _RDMA, "modinfo": "570.133.20\n", "nvidia-container-cli": _TOOLKIT}  # fmt: skip
     for name, text in said.items():
         (root / f"{name}.out").write_text(text)
         tool(tools, name, f"exec /bin/cat {root}/{name}.out")
