@@ -51,7 +51,9 @@ def kernel(seen: Seen) -> Iterator[Finding]:
         return
     if not log.whole:
         since = "" if log.reach is None or log.boot is None else f": it begins {(log.reach - log.boot) / 3600:.0f} h after boot"
-        yield seen.ok(f"no complaint of the host that matters now in the {log.place}, which does not reach back to the last boot{since}")
+        yield seen.ok(
+            f"no complaint of the host that matters now in the {log.place}, which does not reach back to the last boot{since}"
+        )
     else:
         yield seen.ok(f"no complaint of the host that matters now, since boot, in the {log.place}")
 
