@@ -31,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with the check xid: which rule decided on each Xid and why, and what other tools would do",
     )
+    parser.add_argument(
+        "--from",
+        dest="kept",
+        metavar="PATH",
+        nargs="+",
+        help="do not look at this node: say what the checks make of kept kernel logs and outputs of nvidia-smi, NVML and dcgmi",
+    )
     parser.add_argument("--node", help="this node's name; default its host name")
     parser.add_argument("--seconds", type=float, default=45.0, help="what is not read by then is unknown; default 45")
     parser.add_argument("--config", metavar="FILE", help="default: ./workbench.toml, then ~/.config/workbench/workbench.toml")
@@ -48,8 +55,38 @@ def run(options: argparse.Namespace) -> int:
     settings = config.section("health")
     if options.explain:
         return _explain(options, settings)
+    if options.kept:
+        return _kept(options, settings)
     findings = run_checks(options.context, node=options.node, only=options.checks, seconds=options.seconds, settings=settings)
     sys.stdout.write(FORMATS[options.output](findings, verbose=options.verbose))
+    return _CODES[fitness(findings)]
+
+
+def _kept(options: argparse.Namespace, settings: Mapping[str, Any]) -> int:
+    from workbench.cli.entry import complain
+    from workbench.health import fitness
+    from workbench.health.folder import check_folder
+    from workbench.report.findings import FORMATS
+    from workbench.report.text import clean
+
+    findings = check_folder(*options.kept, context=options.context, settings=settings)
+    if options.checks:
+        findings = [one for one in findings if one.check in options.checks]
+    if not findings:
+        complain("nothing of a node is among the files", hint="give kernel logs, or what nvidia-smi -q or dcgmi printed")
+        return _CODES["unknown"]
+    for node in dict.fromkeys(one.node for one in findings):
+        mine = [one for one in findings if one.node == node]
+        if options.output == "table" and not options.verbose:  # a log alone leaves most checks without what they need: said once
+            unseen = {one.check for one in mine if one.code == "unread-missing"}
+            shown = [one for one in mine if one.code != "unread-missing"]
+            lines = FORMATS["table"](shown, verbose=False).split("\n", 1)
+            if fitness(shown) != "critical":  # files that hold little show little: no node is fit by them
+                lines[0] = f"{clean(node) or 'a node without a name'}: nothing in these files makes it unfit"
+            sys.stdout.write("\n".join(lines))
+            sys.stdout.write(f"  {len(unseen)} checks need more than these files hold\n" if unseen else "")
+        else:
+            sys.stdout.write(FORMATS[options.output](mine, verbose=options.verbose))
     return _CODES[fitness(findings)]
 
 

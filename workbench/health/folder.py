@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from workbench.catalog import signatures, table
+from workbench.catalog.findings import findings_table
 from workbench.health.finding import STATUSES, Finding
 from workbench.health.registry import checks
 from workbench.health.runner import judged
-from workbench.model import Event, Gpu, Line
+from workbench.model import CLASSES, Event, Gpu, Line
+from workbench.parse.fabric_manager import parse_fabric_manager
 from workbench.parse.gpu_state import GpuState, NodeGpus, from_nvml, from_smi
 from workbench.parse.kernel import parse_kernel
 from workbench.parse.nvml_doc import INIT_SIGNATURES, is_nvml
@@ -23,7 +27,11 @@ from workbench.sources.node.world import Reading, World
 
 __all__ = ["check_folder"]
 
+_SURE = 0.5  # weight from which one observation alone is more likely this fault than none: the catalog's own scale
+
 _NOT_HERE = "it is not among the files: run `workbench check` on the node"
+# GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-4a1f…)
+_LISTED = re.compile(r"GPU (\d{1,3}): (.+?) \(UUID: ")
 _CODES = {signature: code for code, signature in INIT_SIGNATURES.items()}
 
 
@@ -36,8 +44,10 @@ class _Node:
     facts: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     gpus: list[NodeGpus] = field(default_factory=list)
+    others: list[Event] = field(default_factory=list)  # of logs that no check reads
     nvml: dict[str, Any] | None = None
     links: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    products: dict[int, str] = field(default_factory=dict)
     shown: list[str] = field(default_factory=list)  # where the GPUs were shown
 
 
@@ -73,6 +83,8 @@ def check_folder(
 def _take(document: Document, nodes: dict[str, _Node]) -> None:
     if document.kind == "kernel-log":
         _take_kernel(document.lines, document, nodes)
+    elif document.kind == "fabricmanager-log":
+        _take_fabric(document, nodes)
     elif document.kind == "smi" and is_nvml(document.data):
         name = str(document.data.get("node") or document.node or "")
         node = nodes.setdefault(name, _Node())
@@ -86,9 +98,15 @@ def _take(document: Document, nodes: dict[str, _Node]) -> None:
             lines = [Line(row.line.no, row.text) for row in part.rows]
             node.gpus.append(from_smi(lines, file=document.name, node=part.node))
             node.links |= {index: links for index, _, links in links_of(line.text for line in lines) if links}
+            node.products |= {int(found[1]): found[2] for line in lines if (found := _LISTED.match(line.text))}
             node.shown.append(document.name)
         if kernel:
             _take_kernel(document.lines, document, nodes)
+
+
+def _take_fabric(document: Document, nodes: dict[str, _Node]) -> None:
+    for event in parse_fabric_manager(document.lines, file=document.name, node=document.node).events:
+        nodes.setdefault(event.node or document.node or "", _Node()).others.append(event)
 
 
 def _take_kernel(lines: Sequence[Line], document: Document, nodes: dict[str, _Node]) -> None:
@@ -107,11 +125,56 @@ def _findings(name: str, node: _Node, context: str, settings: dict[str, Any]) ->
     times = [event.time for event in node.kernel if event.time is not None]
     now = max(times) if times else time.time()
     world = World(name, clock=lambda: now, settings=settings)
+    told: set[str] = set()
+    able: set[str] = set()  # checks that had all they need: what they keep silent about is not worth a word
     for one in checks().values():
         if context not in one.contexts:
             continue
         mine = {each: readings.get(each, Reading(each, "missing", detail=_NOT_HERE)) for each in (*one.needs, *one.wants)}
-        yield from judged(one, name, context, mine, world)
+        found = judged(one, name, context, mine, world)
+        told |= {each.code for each in found}
+        if all(mine[each].usable for each in one.needs):
+            able.add(one.id)
+        yield from found
+    yield from _rest(name, node, told, able)
+
+
+def _rest(name: str, node: _Node, told: set[str], able: set[str]) -> Iterator[Finding]:
+    """
+    What the files say and no check could ask for: results of a diagnostic, a link that went down in the kernel log of a node whose ports
+    nobody kept, a fabric manager's own log.
+    """
+    rows, kinds = findings_table(), signatures()
+    actions = {row["class"]: row["remediation"] for row in table("classes")}
+    seen: set[tuple[str, Gpu | None]] = set()
+    for event in (*(event for gpus in node.gpus for event in gpus.events), *node.kernel, *node.others):
+        row, kind = rows.get(event.signature), kinds[event.signature]
+        role, cls = event.role or kind.role, event.cls or kind.cls
+        weight = kind.weight if event.weight is None else event.weight
+        if event.signature in told or event.signature in _CODES or role in ("context", "counter") or (row and row.status == "ok"):
+            continue
+        of_kernel = event.source == "kernel"
+        if of_kernel and (not cls.startswith(("hardware/", "driver/")) or re.match(r"s?xid-", event.signature)):
+            continue
+        if of_kernel and row and row.check in able:
+            continue
+        if (event.signature, event.gpu) in seen:
+            continue
+        seen.add((event.signature, event.gpu))
+        yield Finding(
+            row.check if row and row.check else "kept-output",
+            # whether a link came back, or what else cleared it, is not asked of a log that no check reads
+            row.status if row else "critical" if weight >= _SURE and not of_kernel else "warning",
+            row.meaning if row else kind.meaning,
+            event.signature,
+            name,
+            event.gpu,
+            cls=row.cls if row and row.cls else cls if cls in CLASSES else "",
+            action=row.action if row else kind.remediation or actions.get(cls, "drain"),
+            evidence=(event.text,) if event.text else (),
+            path=event.file,
+            since=event.time,
+        )
 
 
 def _readings(node: _Node) -> dict[str, Reading]:
@@ -134,8 +197,11 @@ def _readings(node: _Node) -> dict[str, Reading]:
         path = ", ".join(dict.fromkeys(node.shown))
         if gpus.states:
             out["gpus"] = Reading("gpus", "ok", gpus, path)
-            bus = {state.gpu.pci for state in gpus.states} | set(node.facts.get("gpus") or ()) | set(gpus.bus)
-            out["pci-bus"] = Reading("pci-bus", "ok", [{"pci": each, "driver": ""} for each in sorted(filter(None, bus))], path)
+            bus = set(node.facts.get("gpus") or ()) | set(gpus.bus)
+            if bus or gpus.count == len(gpus.states):  # an excerpt shows some GPUs, and not that there are no others
+                bus |= {state.gpu.pci for state in gpus.states}
+                listed = [{"pci": each, "driver": ""} for each in sorted(filter(None, bus))]
+                out["pci-bus"] = Reading("pci-bus", "ok", listed, path)
         document = node.nvml or _document(gpus)
         if document:
             out["nvml"] = Reading("nvml", "ok", document, path)
@@ -162,10 +228,10 @@ def _merged(node: _Node) -> NodeGpus:
                 states[at] = replace(
                     known, gpu=names, facts={**state.facts, **known.facts}, why_not={**state.why_not, **known.why_not}
                 )
-    for index, links in node.links.items():
-        for at, state in enumerate(states):
-            if state.gpu.index == index and "nvlink" not in state.facts:
-                states[at] = replace(state, facts={**state.facts, "nvlink": links})
+    for at, state in enumerate(states):
+        index = -1 if state.gpu.index is None else state.gpu.index
+        told = {"nvlink": node.links.get(index), "name": node.products.get(index)}
+        states[at] = replace(state, facts={**{key: value for key, value in told.items() if value is not None}, **state.facts})
     first = next((gpus for gpus in node.gpus if gpus.driver), None)
     bus = tuple(dict.fromkeys(each for gpus in node.gpus for each in gpus.bus))
     return NodeGpus(
@@ -173,7 +239,8 @@ def _merged(node: _Node) -> NodeGpus:
         first.driver if first else "",
         first.cuda if first else "",
         first.nvml if first else "",
-        None,
+        # an output that counts more GPUs than it shows was cut when it was kept
+        next((gpus.count for gpus in node.gpus if gpus.count == len(states)), None),
         bus,
         tuple(events),
     )

@@ -34,7 +34,7 @@ def headline(findings: Sequence[Finding]) -> str:
     """Return the node's state in one line: what a person needs to know, worst finding first."""
     status = fitness(findings)
     counts = Counter(one.status for one in findings)
-    node = next((one.node for one in findings), "this node")
+    node = next((one.node for one in findings), "") or "a node without a name"
     told = ", ".join(f"{counts[word]} {word}" for word in reversed(STATUSES) if counts[word])
     first = next((one for one in findings if one.status == status and one.status != "ok"), None)
     why = f": {' '.join(word for word in (_who(first), first.summary) if word)}" if first else ""

@@ -38,7 +38,9 @@ def gpu_inventory(seen: Seen) -> Iterator[Finding]:
         mix = ", ".join(f"{count} × {product}" for product, count in products.most_common())
         yield seen.found("gpu-product-mix", f"GPUs of different products: {mix}", evidence=[mix])
     numbers = sorted(state.gpu.index for state in states if state.gpu.index is not None)
-    if gaps := sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers)):
+    # an output of some of the GPUs (`nvidia-smi -i 3`) says nothing of the others
+    whole = seen.gpus.count is not None
+    if gaps := sorted(set(range(max(numbers, default=-1) + 1)) - set(numbers)) if whole else []:
         yield seen.found("smi-index-gap", f"no GPU has the number {', '.join(map(str, gaps))}", evidence=[f"numbers {numbers}"])
     reading = seen.readings["kept-gpus"]
     if reading.ending == "absent":
