@@ -194,7 +194,11 @@ def _sorted(docs: Sequence[Doc], order: Sequence[Key]) -> list[tuple[Doc, list[A
     rows: list[tuple[Doc, list[Any]]] = [(doc, [key.value(doc) for key in order]) for doc in docs]
     if all(key.order == order[0].order for key in order) and not any(None in values for _, values in rows):
         return sorted(rows, key=lambda row: row[1], reverse=order[0].order == "desc")
-    return sorted(rows, key=cmp_to_key(lambda one, two: _compare(order, one[1], two[1])))
+
+    def compared(one: tuple[Doc, list[Any]], two: tuple[Doc, list[Any]]) -> int:
+        return _compare(order, one[1], two[1])
+
+    return sorted(rows, key=cmp_to_key(compared))
 
 
 # -- hits -----------------------------------------------------------------------------------------------------------------
