@@ -80,7 +80,7 @@ def compared(
     said += [f"{question}: not asked any more" for question in recorded if question not in mine]
     for question in mine:
         if question in recorded:
-            said += _differ(recorded[question], mine[question], question, opened, opened is not None and False)
+            said += _differ(recorded[question], mine[question], question, opened, question in opened)
     return said
 
 

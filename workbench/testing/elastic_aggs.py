@@ -168,6 +168,7 @@ def _filters(indices: Sequence[Index], docs: Sequence[Doc], body: Any, inner: Ma
 
 
 def _shown(value: Any, kind: str) -> Any:
+    """Return a value as buckets have it: nanoseconds are milliseconds there."""
     return value // 1_000_000 if kind == "date_nanos" else value
 
 
@@ -183,7 +184,9 @@ def _terms(indices: Sequence[Index], docs: Sequence[Doc], body: Any, inner: Mapp
     kind = _kind(indices, name)
     groups: dict[Any, list[Doc]] = {}
     for doc in docs:
-        for value in dict.fromkeys(doc.values(name) or ([body["missing"]] if "missing" in body else [])):
+        for value in dict.fromkeys(
+            [_shown(each, kind) for each in doc.values(name)] or ([body["missing"]] if "missing" in body else [])
+        ):
             groups.setdefault(value, []).append(doc)
     (by, way), = (body.get("order") or {"_count": "desc"}).items()  # fmt: skip
     if by not in ("_count", "_key"):
@@ -201,9 +204,9 @@ def _terms(indices: Sequence[Index], docs: Sequence[Doc], body: Any, inner: Mapp
         )
     buckets = []
     for key in keys[:size]:
-        told: dict[str, Any] = {"key": _shown(key, kind)}
+        told: dict[str, Any] = {"key": key}
         if kind in DATES:
-            told["key_as_string"] = dated(key, kind)
+            told["key_as_string"] = dated(key, "date")
         buckets.append(told | _bucket(indices, groups[key], inner))
     rest = sum(len(groups[key]) for key in keys[size:])
     return {"doc_count_error_upper_bound": 0, "sum_other_doc_count": rest, "buckets": buckets}

@@ -127,18 +127,16 @@ def _order(indices: Sequence[Index], sort: Any, pit: bool = False) -> list[Key]:
         given = {"order": given} if isinstance(given, str) else given
         if unknown := set(given) - {"order", "unmapped_type", "missing", "numeric_type", "format", "mode"}:
             raise Refusal(f"[field_sort] unknown field [{min(unknown)}]", "x_content_parse_exception")
-        keys.append(_key(indices, str(name), given, pit))
+        keys.append(_key(indices, str(name), given))
     if pit and keys and keys[-1].name != "_shard_doc":
-        keys.append(_key(indices, "_shard_doc", {}, pit))
+        keys.append(_key(indices, "_shard_doc", {}))
     return keys
 
 
-def _key(indices: Sequence[Index], name: str, given: Mapping[str, Any], pit: bool) -> Key:
+def _key(indices: Sequence[Index], name: str, given: Mapping[str, Any]) -> Key:
     order = str(given.get("order", "asc"))
     if order not in ("asc", "desc"):
         raise Refusal(f"Unknown SortOrder [{order}]", "illegal_argument_exception")
-    if name == "_shard_doc" and not pit:
-        raise Refusal("[_shard_doc] sort field cannot be used without [point in time]", "illegal_argument_exception")
     if name in ("_shard_doc", "_doc"):
         return Key(name, order, 0, False, lambda doc: doc.place)
     kinds = {index.types[name] for index in indices if name in index.types}

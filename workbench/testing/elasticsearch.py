@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import fnmatch
 import gzip
 import json
@@ -180,7 +182,9 @@ class Elasticsearch:
     def _search(self, pattern: str, body: Mapping[str, Any], params: Mapping[str, str]) -> dict[str, Any]:
         if unknown := set(params) - _SEARCH:
             raise Refusal(
-                f"request [/{pattern}/_search] contains unrecognized parameter: [{min(unknown)}]", "illegal_argument_exception"
+                f"request [/{pattern}/_search] contains unrecognized parameter: [{min(unknown)}]",
+                "illegal_argument_exception",
+                whole=True,
             )
         pit = body.get("pit")
         if pit is None:
@@ -197,6 +201,10 @@ class Elasticsearch:
         if unknown := {"ignore_unavailable", "allow_no_indices", "expand_wildcards"} & set(params):
             raise Refusal(f"[{min(unknown)}] cannot be used with point in time", "action_request_validation_exception")
         if pit["id"] not in self.open:
+            try:
+                base64.b64decode(pit["id"], validate=True)
+            except binascii.Error:
+                raise Refusal("[1:1] [pit] failed to parse field [id]", "x_content_parse_exception") from None
             raise Refusal(f"No search context found for id [{pit['id']}]", "search_context_missing_exception", 404)
         told = search(self.open[pit["id"]], body, pit=True)
         return {"pit_id": pit["id"], **told}
@@ -211,6 +219,8 @@ class Elasticsearch:
                 told = self._search(",".join(names) if isinstance(names, list) else names, body, given)
                 responses.append({**told, "status": 200})
             except Refusal as refusal:
+                if refusal.whole:  # what cannot be read ends all of them; what a shard refuses, one
+                    raise
                 responses.append(_error(refusal))
         return {"took": 1, "responses": responses}
 
@@ -226,7 +236,7 @@ class Elasticsearch:
             raise Refusal("[keep_alive] is not specified", "action_request_validation_exception")
         chosen = self._chosen(pattern, params)
         self._opened += 1
-        name = f"pit-{self._opened:06d}"
+        name = base64.b64encode(f"pit-{self._opened:06d}".encode()).decode()
         # what is added later, or taken away, does not show at a point in time
         self.open[name] = [_frozen(index) for index in chosen]
         return {"id": name, "_shards": shards(len(chosen))}
@@ -247,15 +257,15 @@ class Elasticsearch:
         every = params.get("include_empty_fields", "true") == "true"
         types: dict[str, set[str]] = {}
         for index in chosen:
-            there = {name for fields in index.fields for name in fields} if not every else set(index.types)
-            for name in there:
+            there = set(index.types) if every else {name for fields in index.fields for name in fields}
+            for name in named(wanted, there):
                 types.setdefault(name, set()).add(index.types[name])
-                while "." in name:
+                while "." in name:  # the objects that hold a field come with it, and only so
                     name = name.rpartition(".")[0]
                     types.setdefault(name, set()).add("object")
         return {
             "indices": [index.name for index in chosen],
-            "fields": {name: {kind: _caps(kind) for kind in sorted(types[name])} for name in named(wanted, sorted(types))},
+            "fields": {name: {kind: _caps(kind) for kind in sorted(kinds)} for name, kinds in sorted(types.items())},
         }
 
     def _mapping(self, pattern: str, body: Mapping[str, Any], params: Mapping[str, str]) -> dict[str, Any]:
@@ -289,6 +299,10 @@ def _error(refusal: Refusal) -> dict[str, Any]:
     if refusal.kind == "no_handler":
         return {"error": refusal.reason, "status": refusal.status}
     said = {"type": refusal.kind, "reason": refusal.reason}
+    if not refusal.whole:
+        shard = {"shard": 0, "index": "index", "node": "node-1", "reason": said}
+        phase = {"reason": "all shards failed", "phase": "query", "grouped": True, "failed_shards": [shard]}
+        return {"error": {"root_cause": [said], "type": "search_phase_execution_exception", **phase}, "status": refusal.status}
     return {"error": {"root_cause": [said], **said}, "status": refusal.status}
 
 

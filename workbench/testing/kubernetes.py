@@ -153,13 +153,13 @@ class Kubernetes:
             }
             for plural, kind in sorted(kinds.items())
         ]  # fmt: skip
-        return {
-            "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{group}/{found[2]}" if group else "v1", "resources": resources,
-        }  # fmt: skip
+        told = {"kind": "APIResourceList", "groupVersion": f"{group}/{found[2]}" if group else "v1", "resources": resources}
+        return {**told, "apiVersion": "v1"} if group else told  # the core group's list has no version of its own
 
     def _review(self, kind: str, body: Mapping[str, Any]) -> Reply:
-        told = {"kind": body.get("kind"), "apiVersion": body.get("apiVersion"), "metadata": {"creationTimestamp": None}}
+        told: dict[str, Any] = {"kind": body.get("kind"), "apiVersion": body.get("apiVersion"), "metadata": {}}
         if kind == "selfsubjectreviews":
+            told["metadata"] = {"creationTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
             told["status"] = {"userInfo": {"username": self.user, "groups": ["system:authenticated"]}}
         elif kind == "selfsubjectaccessreviews":
             spec = body["spec"]["resourceAttributes"]
@@ -207,7 +207,7 @@ class Kubernetes:
         items: list[dict[str, Any]] = shown
         if "as=PartialObjectMetadataList" in accept:
             kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
-            items = [{"metadata": one["metadata"]} for one in shown]
+            items = [{"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": one["metadata"]} for one in shown]
         elif group in RESOURCES:  # inside lists the API leaves out what the list says, but for resources that were defined later
             items = [{key: value for key, value in one.items() if key not in ("kind", "apiVersion")} for one in shown]
         return json.dumps({"kind": kind, "apiVersion": version, "metadata": meta, "items": items}).encode()

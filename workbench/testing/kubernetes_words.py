@@ -108,5 +108,5 @@ def event_of(item: Mapping[str, Any]) -> dict[str, Any]:
         "involvedObject": "regarding", "message": "note", "firstTimestamp": "deprecatedFirstTimestamp", "count": "deprecatedCount",
         "lastTimestamp": "deprecatedLastTimestamp", "source": "deprecatedSource", "reportingComponent": "reportingController",
     }  # fmt: skip
-    told = {names.get(key, key): value for key, value in item.items()}
+    told = {names.get(key, key): value for key, value in item.items() if value != ""}
     return {**told, "apiVersion": "events.k8s.io/v1"}

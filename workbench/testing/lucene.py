@@ -22,14 +22,20 @@ _EXACT = frozenset({"keyword", "wildcard", "constant_keyword", "ip", "boolean"})
 # letters joined by . : ' and digits joined by . , ; are one word for Unicode's word breaks, and _ joins whatever it stands between
 _WORD = re.compile(r"\w+(?:(?:(?<=[^\W\d_])[.:'’·․](?=[^\W\d_])|(?<=\d)[.,;'’․](?=\d))\w+)*")
 Ordinals = frozenset[int]
+_OF_A_SHARD = ("query_shard_exception", "illegal_argument_exception", "too_many_buckets_exception", "parse_exception")
 
 
 class Refusal(Exception):
-    """What the server answers instead: HTTP status, its word for the error, and a sentence."""
+    """
+    What the server answers instead: HTTP status, its word for the error, and a sentence.
 
-    def __init__(self, reason: str, kind: str = "parsing_exception", status: int = 400) -> None:
+    `whole`: the request cannot be read; otherwise a shard refused it, which the server says in other words.
+    """
+
+    def __init__(self, reason: str, kind: str = "parsing_exception", status: int = 400, *, whole: bool | None = None) -> None:
         super().__init__(reason)
         self.reason, self.kind, self.status = reason, kind, status
+        self.whole = kind not in _OF_A_SHARD if whole is None else whole
 
 
 @lru_cache(maxsize=200_000)
@@ -286,8 +292,9 @@ class Index:
         text = str(given["value"])
         if len(text) > 1000:
             raise Refusal(
-                f"The length of regex [{len(text)}] used in the [{name}] field has exceeded the allowed maximum of [1000]",
-                "illegal_argument_exception",
+                f"failed to create query: The length of regex [{len(text)}] used in the Regexp Query request has exceeded the allowed maximum of"
+                " [1000]. This maximum can be set by changing the [index.max_regex_length] index level setting.",
+                "query_shard_exception",
             )
         flags = re.IGNORECASE if given.get("case_insensitive") else 0
         return self._like(name, _lucene(text, str(given.get("flags", "ALL")), flags | re.DOTALL))
@@ -327,7 +334,10 @@ class Index:
 
     def _limit(self, kind: str, word: str, value: Any, form: str) -> Any:
         if kind not in DATES:
-            return float(value) if kind in NUMBERS else str(value)
+            try:
+                return float(value) if kind in NUMBERS else str(value)
+            except ValueError:
+                raise Refusal(f'failed to create query: For input string: "{value}"', "query_shard_exception") from None
         if form not in ("", "epoch_millis", "strict_date_optional_time", "strict_date_optional_time_nanos"):
             raise Refusal(f"Invalid format: [{form}]", "illegal_argument_exception")
         limit = moment_of(value, kind)
