@@ -161,12 +161,17 @@ def _filled(made: Cluster, work: Path) -> Iterator[Cluster]:
     submit("twice", "--wrap=exit 3")
     submit("het", "-N1", "--wrap=srun --het-group=0,1 hostname", ":", "-N1")
     submit("llm-again", "-N1", "--requeue", "--wrap=sleep 300")
-    end = time.monotonic() + 60
-    while "JobState=RUNNING" not in str(made.ask("scontrol", "show", "job", made.jobs["llm-again"])["out"]):
-        assert time.monotonic() < end, "the job that shall be requeued does not start"
-        time.sleep(0.5)
+
+    def reached(state: str) -> None:
+        end = time.monotonic() + 60
+        while f"JobState={state}" not in str(made.ask("scontrol", "show", "job", made.jobs["llm-again"])["out"]):
+            assert time.monotonic() < end, f"the job that shall be requeued is not {state}"
+            time.sleep(0.5)
+
+    reached("RUNNING")
     submit("twice", "--wrap=true")
     subprocess.run(["scontrol", "requeue", made.jobs["llm-again"]], env=made.env, check=True, timeout=60)
+    reached("PENDING")  # cancelled any sooner it would leave one row only
     subprocess.run(["scancel", made.jobs["llm-again"]], env=made.env, check=True, timeout=60)
     end = time.monotonic() + 120
     while True:

@@ -26,8 +26,8 @@ def aggregated(indices: Sequence[Index], docs: Sequence[Doc], aggs: Mapping[str,
             if inner:
                 raise Refusal(
                     f"Aggregator [{name}] of type [{kind}] cannot accept sub-aggregations",
-                    "aggregation_initialization_exception",
-                    500,
+                    "illegal_argument_exception",
+                    whole=True,
                 )
             found[name] = _SINGLE[kind](indices, docs, body)
         elif kind in _BUCKETS:
