@@ -205,7 +205,7 @@ def _evidence(folder: Path) -> tuple[list[Evidence], dict[str, Reading], list[st
             except Unread as error:
                 unseen.append(f"{name} by {way.name}: {error}")
                 continue
-            files = frozenset(one for one in mine.asked.files if (mine.root / one.lstrip("/")).is_file())
+            files = frozenset(one for one in mine.asked.files.copy() if (mine.root / one.lstrip("/")).is_file())
             found.append(Evidence(reader, way, frozenset(mine.asked.programs), files))
     return found, readings, unseen
 
@@ -257,7 +257,7 @@ def _one_way(folder: Path, evidence: Evidence, what: str, form: str, readings: M
             ended = _run(node, form, mine)
         finally:
             _READ.readers = None
-        there = {one for one in ended.asked.files if (node.root / one.lstrip("/")).is_file()}
+        there = {one for one in ended.asked.files.copy() if (node.root / one.lstrip("/")).is_file()}
         shutil.rmtree(node.root, ignore_errors=True)
         wrong = [f"{check} × {what} of {name} by {evidence.way.name} × {form}: {ended.of(check)[0].summary}" for check in mine
                  if _sound(ended.of(check), evidence, checks()[check].needs[0])]  # fmt: skip
