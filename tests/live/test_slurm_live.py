@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.servers import free_port
 from workbench.incident import IncidentVerdict, load
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
 from workbench.sources.slurm.jobs import Allocation
@@ -28,19 +28,6 @@ SERVICES = Path(__file__).resolve().parent.parent / "services" / "slurm"
 SUITES = os.environ.get("WORKBENCH_SLURM_SUITES", "").split()
 PACKAGES = "munge,slurm-wlm,slurmdbd,slurmrestd,mariadb-server,procps,iproute2,hostname,python3-minimal"
 ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED"}
-
-
-def free_port() -> int:
-    """A port after which the next 110 are free as far as can be told: slurmd's are that far off."""
-    for port in range(21000, 29000, 400):
-        try:
-            for offset in (0, 1, 2, 101, 102, 103, 104):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port + offset))
-            return port
-        except OSError:
-            continue
-    raise RuntimeError("no free ports")
 
 
 @dataclass
@@ -106,7 +93,15 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     began = time.time()
     try:
         # the root folder has no $HOME of ours: a folder that both see is where it starts
-        start = [*prefix, str(SERVICES / "start"), *install, "--dir", str(root / "run"), "--port", str(free_port())]
+        start = [
+            *prefix,
+            str(SERVICES / "start"),
+            *install,
+            "--dir",
+            str(root / "run"),
+            "--port",
+            str(free_port(1, 2, *range(101, 105))),
+        ]
         subprocess.run(start, check=True, timeout=900, cwd=root)
         env = {**os.environ, "SLURM_CONF": str(root / "run" / "slurm.conf"), "PATH": f"{os.environ['PATH']}:/usr/sbin:/usr/bin"}
         work = root / "work"
