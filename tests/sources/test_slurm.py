@@ -244,7 +244,7 @@ def test_states_of_today_are_called_so(tools: Tools, tmp_path: Path, monkeypatch
     monkeypatch.setattr("workbench.sources.slurm.source.time.time", lambda: UNTIL + 72 * 3600)
     answers = by_file(Slurm().collect(scope("1"), Folder(tmp_path / "out"), Deadline(10)))
 
-    assert "as they are now, 72 h after the job ended" in answers["slurm/sinfo.txt"].detail
+    assert "as they are now, 3 days after the job ended" in answers["slurm/sinfo.txt"].detail
 
 
 def test_a_forgotten_job_is_stale_not_missing(tools: Tools, tmp_path: Path) -> None:
@@ -390,7 +390,9 @@ def test_without_accounts_the_controller_is_asked(tools: Tools, tmp_path: Path, 
     assert "slurm/scontrol-job.txt" in by_file(answers)
 
 
-@pytest.mark.parametrize("ending", ["echo 'sacct: error: slurm_persist_conn_open_without_init: Connection refused' >&2; exit 1", "sleep 30"])
+@pytest.mark.parametrize(
+    "ending", ["echo 'sacct: error: slurm_persist_conn_open_without_init: Connection refused' >&2; exit 1", "sleep 30"]
+)
 def test_what_slurmctld_still_knows_counts_when_slurmdbd_does_not_answer(tools: Tools, tmp_path: Path, ending: str) -> None:
     tools(
         "22.05",

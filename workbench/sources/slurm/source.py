@@ -370,7 +370,8 @@ def _as_now(taken: Sequence[Allocation]) -> str:
     ends = [row.end for row in taken]
     last = max((end for end in ends if end is not None), default=None)
     hours = (time.time() - last) / 3600 if last is not None and None not in ends else 0.0
-    return f" as they are now, {hours:.0f} h after the job ended" if hours >= 1 else ""
+    ago = f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} days"
+    return f" as they are now, {ago} after the job ended" if hours >= 1 else ""
 
 
 def _stamp(moment: float) -> str:
