@@ -121,8 +121,8 @@ def into_slurm(root: Path, jobs: Iterable[Past], events: Iterable[Event] = ()) -
     root : Path
         The folder in which ``tests/services/slurm/start`` runs it.
     jobs, events : iterable
-        Users and accounts that Slurm lacks are added with sacctmgr; ``sacctmgr archive load`` takes dumps of its own release only, so
-        the rest are rows for the tables that slurmdbd made.
+        Users and accounts that Slurm lacks are added with sacctmgr; ``sacctmgr archive load`` takes only what slurmdbd archived
+        itself, so the rest are rows for the tables that slurmdbd made.
     """
     jobs = list(jobs)
     accounts = [("account", account) for account in sorted({job.account for job in jobs} - {"root"})]

@@ -58,7 +58,10 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
                 *"show node"*) cat {data}/scontrol-node.txt;;
                 esac""",
             "sinfo": f"cat {data}/sinfo.txt",
-            "sacctmgr": f"cat {data}/cluster.txt",
+            "sacctmgr": f"""case "$*" in
+                *"show event"*) echo "NodeName|TimeStart|TimeEnd|State|Reason|User";;
+                *) cat {data}/cluster.txt;;
+                esac""",
             "sdiag": f"""cat {data}/sdiag.txt | sed "s/([0-9]*)/($(date +%s))/" """,
         }
         for name, text in (scripts | instead).items():
@@ -245,6 +248,39 @@ def test_states_of_today_are_called_so(tools: Tools, tmp_path: Path, monkeypatch
     answers = by_file(Slurm().collect(scope("1"), Folder(tmp_path / "out"), Deadline(10)))
 
     assert "as they are now, 3 days after the job ended" in answers["slurm/sinfo.txt"].detail
+
+
+def test_the_troubles_that_nodes_had_then_are_kept(tools: Tools, tmp_path: Path) -> None:
+    """slurmctld tells of a node only what holds now."""
+    row = "gpu-node-002|2026-11-30T01:36:45|2026-11-30T01:50:00|DRAIN|NHC: GPU 4 Xid 95|root(0)"
+    asked = tools(
+        sacctmgr=f'case "$*" in *"show event"*) echo "NodeName|TimeStart|TimeEnd|State|Reason|User"; echo "{row}";; *) cat {DATA}/24.11/cluster.txt;; esac'
+    )
+    answers = by_file(Slurm().collect(scope("1"), Folder(tmp_path / "out"), Deadline(10)))
+
+    assert (answers["slurm/node-events.txt"].status, answers["slurm/node-events.txt"].rows) == ("ok", 2)
+    assert "nodes=gpu-node-[001-002] start=2026-11-30T01:00:00 end=2026-11-30T02:00:00" in asked.read_text()
+    events = workbench.load(tmp_path / "out").events
+    (told,) = events[events["file"].str.endswith("node-events.txt")].to_dict("records")
+    assert (told["node"], told["signature"]) == ("gpu-node-002", "slurm-drain-health")
+
+
+@pytest.mark.parametrize(
+    ("script", "statuses"),
+    [
+        ('echo "NodeName|TimeStart|TimeEnd|State|Reason|User"', ["ok"]),
+        ("echo 'sacctmgr: error: Connection refused' >&2; exit 1", ["failed"]),
+        ("true", ["missing"]),
+        ("echo 'You are not running a supported accounting_storage plugin' >&2; exit 1", []),
+    ],
+)
+def test_no_troubles_is_not_the_same_as_no_answer(tools: Tools, tmp_path: Path, script: str, statuses: list[str]) -> None:
+    tools(sacctmgr=f'case "$*" in *"show event"*) {script};; *) cat {DATA}/24.11/cluster.txt;; esac')
+    folder = tmp_path / "out"
+    answers = Slurm().collect(scope("1"), Folder(folder), Deadline(10))
+
+    assert [answer.status for answer in answers if "show event" in answer.asked] == statuses
+    assert not (folder / "slurm" / "node-events.txt").exists()
 
 
 def test_a_forgotten_job_is_stale_not_missing(tools: Tools, tmp_path: Path) -> None:
