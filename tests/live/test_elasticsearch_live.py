@@ -1,15 +1,11 @@
 """
 The log source against a real Elasticsearch: what it collects of a job gives the verdict that the job's own files give.
 
-``WORKBENCH_TEST_ELASTICSEARCH`` names a server that already runs; otherwise one is started (`tests/services/elasticsearch/start`, about 15 s
-when it was fetched before). ``WORKBENCH_TEST_ELASTICSEARCH_MAJOR`` is 9 unless it says 8.
+The server is that of the session (tests/live/conftest.py); about 15 s when it was fetched before.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,24 +31,8 @@ SCOPE = Scope(job.JOB, job.START - 60, job.START + STEPS * 2 + 800)
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if running := os.environ.get("WORKBENCH_TEST_ELASTICSEARCH"):
-        yield running
-        return
-    data = tmp_path_factory.mktemp("elasticsearch")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    major = os.environ.get("WORKBENCH_TEST_ELASTICSEARCH_MAJOR", "9")
-    done = subprocess.run(
-        [SERVICE / "start", "-m", major, str(port), data], capture_output=True, text=True, timeout=900, check=False
-    )
-    if done.returncode:
-        pytest.fail(f"Elasticsearch did not start: {done.stderr[-2000:]}")
-    try:
-        yield dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)["url"]
-    finally:
-        subprocess.run([SERVICE / "stop", data], check=False, timeout=60)
+def url(elasticsearch: str) -> str:
+    return elasticsearch
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import http.server
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.faults import FaultServer
+from tests.live.servers import free_port
 from workbench.detect.metrics import detect_metrics
 from workbench.incident import load
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
@@ -39,12 +39,6 @@ SERVICES = Path(__file__).resolve().parent.parent / "services" / "prometheus"
 Start = Callable[..., str]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def history(folder: Path, *options: str) -> Path:
     file = folder / f"history{len(list(folder.glob('*.om')))}.om"
     with file.open("wb") as out:
@@ -53,24 +47,9 @@ def history(folder: Path, *options: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Start servers of this module; each in a folder and on a port of its own."""
-    if not shutil.which(os.environ.get("PROMETHEUS", "prometheus")) and os.getuid() != 0:
-        pytest.skip("no prometheus on the path, and only root may install Debian's")
-    folders: list[Path] = []
-
-    def begin(*arguments: str) -> str:
-        folder = tmp_path_factory.mktemp("prometheus")
-        folders.append(folder)
-        port = free_port()
-        command = [SERVICES / "start", "--dir", folder, "--port", str(port), "--no-alertmanager", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr + done.stdout
-        return f"http{'s' if '--secure' in arguments else ''}://127.0.0.1:{port}"
-
-    yield begin
-    for folder in folders:
-        subprocess.run([SERVICES / "stop", "--dir", folder], check=True, timeout=60)
+def start(start_prometheus: Start) -> Start:
+    """Start a server in a folder and on a port of its own."""
+    return start_prometheus
 
 
 @pytest.fixture(scope="module")

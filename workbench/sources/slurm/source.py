@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -34,6 +35,9 @@ FORMS = ("auto", "text", "json")
 MARGIN = 120.0
 # From this major release on, numbers and exit codes of --json are right; 22.05 calls every code SUCCESS.
 _JSON_FROM = 23
+# sacct and sacctmgr where AccountingStorageType names no slurmdbd
+_NO_ACCOUNTS = re.compile(rb"accounting storage is disabled|not running a supported accounting_storage plugin")
+_EVENT = "NodeName,TimeStart,TimeEnd,State,Reason,User"
 _PLACES = 30_000  # characters of a node list in one command line
 # what triage uses, and a person beside it; releases know different ones, so sacct is asked which it has
 _ACCOUNT = (
@@ -120,20 +124,32 @@ class Slurm:
             Slurm did not answer; `SourceUnavailable` when it is not there, `SourceTimeout` when it was too slow.
         """
         for by_name in (False, True) if is_number(scope.job) else (True,):  # a name may look like a number
-            rows = self._accounts(scope, deadline, by_name)
+            rows: list[Allocation] = []
+            error: SourceError | None = None
+            try:
+                rows = self._accounts(scope, deadline, by_name)
+            except SourceUnavailable:
+                raise
+            except SourceError as failure:  # slurmdbd is down or too slow: what runs or ended just now, slurmctld knows as well
+                error = failure
+                with suppress(SourceError):
+                    rows = self._remembered(scope, deadline, by_name)
             taken, others = chosen(rows, scope.job, scope.since, scope.until, scope.attempt, by_name=by_name)
             if taken:
                 return taken, others
+            if error is not None:
+                raise error
         return [], []
 
     def _accounts(self, scope: Scope, deadline: Deadline, by_name: bool) -> list[Allocation]:
         select = ["--allocations", "--duplicates", "--allusers", *self._selection(scope, by_name)]
+        most = deadline.left(30.0) * 2 / 3  # what is left is for slurmctld
         try:
             version = self.version(deadline)
         except SourceUnavailable:
             return self._remembered(scope, deadline, by_name)
         if self.form == "json" or (self.form == "auto" and int(version.split(".")[0]) >= _JSON_FROM):
-            ran = self.ask("sacct", "--json", *select, deadline=deadline, expect=_is_json)
+            ran = self.ask("sacct", "--json", *select, deadline=deadline, expect=_is_json, most=most)
             if ran.ok:
                 return from_json(json.loads(ran.out))
             if ran.ending == "time-out":
@@ -141,11 +157,11 @@ class Slurm:
         fields = self._has(FIELDS, deadline)
         ran = self.ask(
             "sacct", "--parsable2", "--noheader", f"--delimiter={SEPARATOR}", f"--format={','.join(fields)}", *select,
-            deadline=deadline, expect=lambda out: not out.strip() or SEPARATOR.encode() in out,
+            deadline=deadline, expect=lambda out: not out.strip() or SEPARATOR.encode() in out, most=most,
         )  # fmt: skip
         if ran.ok:
             return from_table(ran.text, fields)
-        if ran.ending == "exit" and re.search(rb"accounting storage is disabled", ran.err + ran.out):
+        if ran.ending == "exit" and _NO_ACCOUNTS.search(ran.err + ran.out):
             return self._remembered(scope, deadline, by_name)
         raise _error(ran, "sacct")
 
@@ -185,8 +201,8 @@ class Slurm:
         """
         Write accounting, job, nodes and node states as Slurm prints them, and the job's output files where they can be read.
 
-        Files are ``slurm/sacct.txt`` (or ``.json``), ``slurm/scontrol-job.txt``, ``slurm/scontrol-node.txt``, ``slurm/sinfo.txt`` and
-        ``logs/…``; times in them are UTC.
+        Files are ``slurm/sacct.txt`` (or ``.json``), ``slurm/scontrol-job.txt``, ``slurm/scontrol-node.txt``, ``slurm/sinfo.txt``,
+        ``slurm/node-events.txt`` and ``logs/…``; times in them are UTC.
         """
         begun = time.monotonic()
         try:
@@ -227,6 +243,7 @@ class Slurm:
             job_and_logs,
             lambda: self._nodes(nodes, taken, folder, deadline),
             lambda: self._states(nodes, taken, folder, deadline),
+            lambda: self._troubles(nodes, scope, folder, deadline),
         ]
         # side by side: a controller that hangs costs its time once, and slurmdbd may be well
         with ThreadPoolExecutor(len(steps), "workbench-slurm") as pool:
@@ -302,6 +319,21 @@ class Slurm:
         empty = lambda out: out.strip().count(b"\n") < 1  # noqa: E731  # its header alone
         return [self._written(_joined(rans, unique=True), f"the node states{_as_now(taken)}", name, folder, empty)]
 
+    def _troubles(self, nodes: Sequence[str], scope: Scope, folder: Folder, deadline: Deadline) -> list[Answer]:
+        """Write when and why nodes were down or drained: slurmctld knows that of now only, slurmdbd also of then."""
+        name = "slurm/node-events.txt"
+        if not nodes or folder.has(name):
+            return [Answer("slurm", "ok", "the nodes' troubles were collected before", file=name)] if nodes else []
+        words = ["sacctmgr", "--parsable2", "show", "event", f"format={_EVENT}"]
+        window = [f"start={_stamp(scope.since)}", f"end={_stamp(scope.until)}"]
+        rans = [self.ask(*words, f"nodes={place}", *window, deadline=deadline) for place in _chunks(nodes)]
+        ran = _joined(rans, unique=True)
+        if not ran.ok and _NO_ACCOUNTS.search(ran.err + ran.out):
+            return []  # said already, where the job was looked for
+        if ran.ok and ran.out.count(b"\n") == 1 and ran.out.startswith(b"NodeName|"):
+            return [Answer("slurm", "ok", "no node of the job was down or drained then", asked=ran.asked, seconds=ran.seconds)]
+        return [self._written(ran, "the nodes' troubles", name, folder, lambda out: b"\n" not in out.strip())]
+
     def _with_paths(self, taken: Sequence[Allocation], folder: Folder, deadline: Deadline) -> list[Allocation]:
         """Add the paths of the output files that scontrol or the batch script told, where sacct keeps none."""
         path = folder.root / "slurm" / "scontrol-job.txt"
@@ -338,7 +370,8 @@ def _as_now(taken: Sequence[Allocation]) -> str:
     ends = [row.end for row in taken]
     last = max((end for end in ends if end is not None), default=None)
     hours = (time.time() - last) / 3600 if last is not None and None not in ends else 0.0
-    return f" as they are now, {hours:.0f} h after the job ended" if hours >= 1 else ""
+    ago = f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} days"
+    return f" as they are now, {ago} after the job ended" if hours >= 1 else ""
 
 
 def _stamp(moment: float) -> str:
