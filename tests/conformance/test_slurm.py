@@ -23,7 +23,7 @@ from workbench.sources.slurm.source import Slurm as Source
 from workbench.testing.slurm import Slurm as Fake
 
 RECORDED = DATA / "slurm"
-ENDED = ("COMPLETED", "FAILED", "CANCELLED")
+ENDED = ("COMPLETED", "FAILED")
 _ASKED = ",".join(name for name in FIELDS if name not in ("StdOut", "StdErr"))
 _COLUMNS = "JobID,JobName,User,UID,Account,Partition,QOS,State,ExitCode,DerivedExitCode,Submit,Eligible,Start,End,Elapsed,Timelimit,NNodes,AllocTRES,Reason,JobIDRaw,NodeList,WorkDir,SubmitLine"
 _LOCATE = (
@@ -160,7 +160,7 @@ def _filled(made: Cluster, work: Path) -> Iterator[Cluster]:
     submit("sweep", "--array=0-2", "--wrap=exit $((SLURM_ARRAY_TASK_ID % 2 * 3))")
     submit("twice", "--wrap=exit 3")
     submit("het", "-N1", "--wrap=srun --het-group=0,1 hostname", ":", "-N1")
-    submit("llm-again", "-N1", "--requeue", "--wrap=sleep 300")
+    submit("llm-again", "-N1", "--requeue", '--wrap=[ "$SLURM_RESTART_COUNT" ] && exit 3; sleep 300')
 
     def reached(state: str) -> None:
         end = time.monotonic() + 60
@@ -171,8 +171,11 @@ def _filled(made: Cluster, work: Path) -> Iterator[Cluster]:
     reached("RUNNING")
     submit("twice", "--wrap=true")
     subprocess.run(["scontrol", "requeue", made.jobs["llm-again"]], env=made.env, check=True, timeout=60)
-    reached("PENDING")  # cancelled any sooner it would leave one row only
-    subprocess.run(["scancel", made.jobs["llm-again"]], env=made.env, check=True, timeout=60)
+    reached("PENDING")
+    # two minutes are the rule before the second try
+    subprocess.run(
+        ["scontrol", "update", f"jobid={made.jobs['llm-again']}", "starttime=now"], env=made.env, check=True, timeout=60
+    )
     end = time.monotonic() + 120
     while True:
         told = str(
@@ -250,7 +253,7 @@ def test_the_newest_job_of_a_name_is_taken_and_tries_are_counted(cluster: Cluste
     rows, others = cluster.source.allocations(scope("twice"), Deadline(30))
     assert ([row.id for row in rows], len(others)) == ([cluster.jobs["twice"]], 1)
     rows, _ = cluster.source.allocations(scope("llm-again"), Deadline(30))
-    assert [row.state.split(" ")[0] for row in rows] == ["REQUEUED", "CANCELLED"]
+    assert [row.state.split(" ")[0] for row in rows] == ["REQUEUED", "FAILED"]
     first, _ = cluster.source.allocations(scope("llm-again", attempt=1), Deadline(30))
     assert [row.state for row in first] == ["REQUEUED"]
 
