@@ -93,6 +93,7 @@ class Cluster:
             words, env={**self.env, "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}, capture_output=True, text=True, timeout=60
         )
         out = re.sub(r"\b(CPULoad|FreeMem|LastBusyTime|AllocMem|CPUAlloc)=\S+", r"\1=…", done.stdout)
+        out = out.replace("+PLANNED", "").replace("|planned|", "|idle|")  # what the scheduler means to do next
         return {"code": done.returncode, "out": out, "err": done.stderr}
 
     @property
@@ -310,6 +311,22 @@ class TestWhatFails:
         self._set(broken, memory=False)
         answers = broken.source.collect(scope("llm-ok"), Folder(tmp_path / "a"), Deadline(30))
         assert "stale" in {answer.status for answer in answers if answer.asked.startswith("scontrol")}
+
+    def test_a_job_that_waits_shows_its_partition(self, broken: Cluster, tmp_path: Path) -> None:
+        assert broken.fake is not None
+        row = {
+            "JobID": "31000",
+            "JobIDRaw": "31000",
+            "JobName": "waits",
+            "State": "PENDING",
+            "Partition": "train",
+            "NodeList": "None assigned",
+        }
+        broken.fake.state["accounts"].append({**row, "Submit": "2026-11-30T05:00:00", "Start": "Unknown", "End": "Unknown"})
+        self._set(broken)
+        answers = broken.source.collect(scope("waits"), Folder(tmp_path / "a"), Deadline(30))
+        assert next(answer for answer in answers if answer.file == "slurm/sinfo.txt").status == "ok", answers
+        assert (tmp_path / "a" / "slurm" / "sinfo.txt").read_text().count("gpu-node-") == 3
 
     def test_an_option_that_is_not_known_is_refused(self, broken: Cluster) -> None:
         assert broken.ask("sacct", "--colour")["code"] == 1
