@@ -23,7 +23,7 @@ from workbench.sources.slurm.source import Slurm as Source
 from workbench.testing.slurm import Slurm as Fake
 
 RECORDED = DATA / "slurm"
-ENDED = ("COMPLETED", "FAILED", "CANCELLED")
+ENDED = ("COMPLETED", "FAILED")
 _ASKED = ",".join(name for name in FIELDS if name not in ("StdOut", "StdErr"))
 _COLUMNS = "JobID,JobName,User,UID,Account,Partition,QOS,State,ExitCode,DerivedExitCode,Submit,Eligible,Start,End,Elapsed,Timelimit,NNodes,AllocTRES,Reason,JobIDRaw,NodeList,WorkDir,SubmitLine"
 _LOCATE = (
@@ -93,6 +93,7 @@ class Cluster:
             words, env={**self.env, "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}, capture_output=True, text=True, timeout=60
         )
         out = re.sub(r"\b(CPULoad|FreeMem|LastBusyTime|AllocMem|CPUAlloc)=\S+", r"\1=…", done.stdout)
+        out = out.replace("+PLANNED", "").replace("|planned|", "|idle|")  # what the scheduler means to do next
         return {"code": done.returncode, "out": out, "err": done.stderr}
 
     @property
@@ -160,7 +161,7 @@ def _filled(made: Cluster, work: Path) -> Iterator[Cluster]:
     submit("sweep", "--array=0-2", "--wrap=exit $((SLURM_ARRAY_TASK_ID % 2 * 3))")
     submit("twice", "--wrap=exit 3")
     submit("het", "-N1", "--wrap=srun --het-group=0,1 hostname", ":", "-N1")
-    submit("llm-again", "-N1", "--requeue", "--wrap=sleep 300")
+    submit("llm-again", "-N1", "--requeue", '--wrap=[ "$SLURM_RESTART_COUNT" ] && exit 3; sleep 300')
 
     def reached(state: str) -> None:
         end = time.monotonic() + 60
@@ -171,8 +172,11 @@ def _filled(made: Cluster, work: Path) -> Iterator[Cluster]:
     reached("RUNNING")
     submit("twice", "--wrap=true")
     subprocess.run(["scontrol", "requeue", made.jobs["llm-again"]], env=made.env, check=True, timeout=60)
-    reached("PENDING")  # cancelled any sooner it would leave one row only
-    subprocess.run(["scancel", made.jobs["llm-again"]], env=made.env, check=True, timeout=60)
+    reached("PENDING")
+    # two minutes are the rule before the second try
+    subprocess.run(
+        ["scontrol", "update", f"jobid={made.jobs['llm-again']}", "starttime=now"], env=made.env, check=True, timeout=60
+    )
     end = time.monotonic() + 120
     while True:
         told = str(
@@ -250,7 +254,7 @@ def test_the_newest_job_of_a_name_is_taken_and_tries_are_counted(cluster: Cluste
     rows, others = cluster.source.allocations(scope("twice"), Deadline(30))
     assert ([row.id for row in rows], len(others)) == ([cluster.jobs["twice"]], 1)
     rows, _ = cluster.source.allocations(scope("llm-again"), Deadline(30))
-    assert [row.state.split(" ")[0] for row in rows] == ["REQUEUED", "CANCELLED"]
+    assert [row.state.split(" ")[0] for row in rows] == ["REQUEUED", "FAILED"]
     first, _ = cluster.source.allocations(scope("llm-again", attempt=1), Deadline(30))
     assert [row.state for row in first] == ["REQUEUED"]
 
@@ -307,6 +311,22 @@ class TestWhatFails:
         self._set(broken, memory=False)
         answers = broken.source.collect(scope("llm-ok"), Folder(tmp_path / "a"), Deadline(30))
         assert "stale" in {answer.status for answer in answers if answer.asked.startswith("scontrol")}
+
+    def test_a_job_that_waits_shows_its_partition(self, broken: Cluster, tmp_path: Path) -> None:
+        assert broken.fake is not None
+        row = {
+            "JobID": "31000",
+            "JobIDRaw": "31000",
+            "JobName": "waits",
+            "State": "PENDING",
+            "Partition": "train",
+            "NodeList": "None assigned",
+        }
+        broken.fake.state["accounts"].append({**row, "Submit": "2026-11-30T05:00:00", "Start": "Unknown", "End": "Unknown"})
+        self._set(broken)
+        answers = broken.source.collect(scope("waits"), Folder(tmp_path / "a"), Deadline(30))
+        assert next(answer for answer in answers if answer.file == "slurm/sinfo.txt").status == "ok", answers
+        assert (tmp_path / "a" / "slurm" / "sinfo.txt").read_text().count("gpu-node-") == 3
 
     def test_an_option_that_is_not_known_is_refused(self, broken: Cluster) -> None:
         assert broken.ask("sacct", "--colour")["code"] == 1

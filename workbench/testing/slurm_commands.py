@@ -41,9 +41,9 @@ _NO_ACCOUNTS = "Slurm accounting storage is disabled"
 class Usage(Exception):
     """The command ends with a message and a code."""
 
-    def __init__(self, message: str, code: int = 1) -> None:
+    def __init__(self, message: str, code: int = 1, *, out: bool = False) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.out = code, out
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         else:
             told = commands[name](state, words)
     except Usage as error:
-        sys.stderr.write(f"{error}\n")
+        (sys.stdout if error.out else sys.stderr).write(f"{error}\n")
         return error.code
     sys.stdout.write(told)
     return 0
@@ -247,10 +247,12 @@ def scontrol(state: Mapping[str, Any], words: Sequence[str]) -> str:
         return f"Configuration data as of {now}\n" + "".join(f"{key:<23} = {value}\n" for key, value in _CONFIG.items())
     if what in ("job", "jobs"):
         records = _jobs(state, names)
+        if "details" not in given:
+            records = [re.sub(r"(?m)^ +(?:Nodes|JOB_GRES|DerivedExitCode)=.*\n", "", record) for record in records]
     elif what in ("node", "nodes"):
         wanted = [name for each in names for name in expand(each)] or list(state["nodes"])
         if lost := [name for name in wanted if name not in state["nodes"]]:
-            raise Usage(f"Node {lost[0]} not found")
+            raise Usage(f"Node {lost[0]} not found", out=True)
         records = [state["nodes"][name] for name in wanted]
     else:
         raise Usage(f"invalid entity:{what} for keyword:show")
@@ -267,7 +269,9 @@ def _jobs(state: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     found = [record for record in known.values() if re.search(rf"\b(?:JobId|ArrayJobId|HetJobId)={re.escape(base)}\b", record)]
     if not found:
         raise Usage("slurm_load_jobs error: Invalid job id specified")
-    return found
+    # of an array the task that bears its number comes first, then the others, the newest first
+    numbers = {record: int(re.findall(r"\d+", record)[0]) for record in found}
+    return sorted(found, key=lambda record: (numbers[record] != int(base), -numbers[record]))
 
 
 def sinfo(state: Mapping[str, Any], words: Sequence[str]) -> str:
@@ -281,6 +285,8 @@ def sinfo(state: Mapping[str, Any], words: Sequence[str]) -> str:
         "-p": "partition",
     }
     given, _ = _options("sinfo", words, valued, {"--all": "all", "-a": "all", "--Node": "node", "-N": "node"})
+    if "all" in given and "partition" in given:
+        raise Usage("sinfo: error: Conflicting options, -a and -p, specified. Please choose one or the other.")
     if given.get("format") != "%N|%T|%E|%u|%H":
         raise Usage(f"sinfo: only --format=%N|%T|%E|%u|%H is known here, not {given.get('format')}")
     if not state["up"]:

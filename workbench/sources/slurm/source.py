@@ -313,9 +313,12 @@ class Slurm:
         if folder.has(name):
             return [Answer("slurm", "ok", "the node states were collected before", file=name)]
         partition = taken[-1].partition
-        options = [f"--nodes={place}" for place in _chunks(nodes)] or ([f"--partition={partition}"] if partition else [])
-        argv = ["sinfo", "--all", "--Node", "--format=%N|%T|%E|%u|%H"]
-        rans = [self.ask(*argv, option, deadline=deadline) for option in options] or [self.ask(*argv, deadline=deadline)]
+        argv = ["sinfo", "--Node", "--format=%N|%T|%E|%u|%H"]
+        # --all shows hidden partitions, too; beside the name of one sinfo refuses it
+        options = [["--all", f"--nodes={place}"] for place in _chunks(nodes)] or [
+            [f"--partition={partition}"] if partition else ["--all"]
+        ]
+        rans = [self.ask(*argv, *option, deadline=deadline) for option in options]
         empty = lambda out: out.strip().count(b"\n") < 1  # noqa: E731  # its header alone
         return [self._written(_joined(rans, unique=True), f"the node states{_as_now(taken)}", name, folder, empty)]
 
