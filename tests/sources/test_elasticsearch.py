@@ -18,8 +18,10 @@ from workbench.sources.contract import Answer, Deadline, Folder, Scope
 
 pytest.importorskip("elasticsearch")
 
+from workbench.parse.prefix import Context, split_prefix
+from workbench.sources.elasticsearch.candidates import _fair
 from workbench.sources.elasticsearch.fields import MEANINGS, PRESETS, presets
-from workbench.sources.elasticsearch.files import Entry, Stream, job_text, kernel_text
+from workbench.sources.elasticsearch.files import Entry, Stream, job_text, kernel_text, rest_text
 from workbench.sources.elasticsearch.query import Needles, clauses, job_needles, kernel_needles, needles
 from workbench.sources.elasticsearch.source import Access, LogIndex
 
@@ -381,6 +383,94 @@ def test_the_table_of_fields_is_whole() -> None:
         assert row["meaning"] in MEANINGS
         assert all(row[name] for name in ("fields", "source", "date"))
         assert row["source"].startswith("https://")
+
+
+# -- a whole log ----------------------------------------------------------------------------------------------------------
+
+
+def _dotted(at: int, source: dict[str, Any]) -> dict[str, Any]:
+    return (
+        source | {"host.name": source["host"]["name"], "host": None, "log": None, "log.offset": source["log"]["offset"]}
+        if at % 2
+        else source
+    )
+
+
+def _alias(at: int, source: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in source.items() if at < 30 or name != "labels.rank"}
+
+
+def _local(at: int, source: dict[str, Any]) -> dict[str, Any]:
+    return source | {"@timestamp": source["@timestamp"].replace("10:00", "12:00").replace("Z", "+02:00")}
+
+
+def _numbers(at: int, source: dict[str, Any]) -> dict[str, Any]:
+    return source | {"labels.rank": 27, "message": [source["message"]]}
+
+
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize("shape", [lambda at, source: source, _dotted, _alias, _local, _numbers])
+def test_documents_of_any_shape_give_the_same_files(
+    shape: Callable[[int, dict[str, Any]], dict[str, Any]], typed: bool, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.sources.elasticsearch.source.PAGE", 20)
+    if not typed:
+        monkeypatch.setattr("workbench.sources.elasticsearch.typed._msgspec", lambda: None)
+    bodies: list[dict[str, Any]] = []
+    with FaultServer(Canned(50, shape=shape, page=bodies.append)) as server:
+        (answer,) = collected(server, folder)
+    assert (answer.status, answer.rows) == ("ok", 50), answer
+    text = (folder.root / "logs/nodes/gpu-node-003/rank-27.log").read_text().splitlines()
+    assert [re.sub(r"^2026\S+ ", "", line) for line in text] == [f"step {at}" for at in range(49)] + [
+        "ValueError: sample 48123 has no tokens"
+    ]
+    assert all(body["sort"] == [{"_shard_doc": "asc"}] for body in bodies)  # the only order that costs the server nothing
+    asked_again = sum(bool(body.get("fields")) for body in bodies)
+    assert asked_again == (2 if shape is _alias else 0)  # the page that lacks a field, and all pages after it
+
+
+def test_a_field_that_some_lines_lack_is_asked_for_once_only(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.sources.elasticsearch.source.PAGE", 10)
+    bodies: list[dict[str, Any]] = []
+    canned = Canned(60, page=bodies.append, unsaid={"host.name"}, shape=lambda at, source: {**source, "host": None})
+    with FaultServer(canned) as server:
+        (answer,) = collected(server, folder)
+    assert (answer.status, answer.rows) == ("ok", 60), answer
+    assert sum(bool(body.get("fields")) for body in bodies) == 1
+
+
+def test_what_moved_is_counted_on_the_wire_and_unpacked(folder: Folder) -> None:
+    with FaultServer(Canned()) as server:
+        source = LogIndex(Access(server.url, "elasticsearch"), "logs-*", clock=lambda: SCOPE.until)
+        (answer,) = source.collect(SCOPE, folder, Deadline(8))
+        source.close()
+    assert source.server.moved == source.server.received > 1000  # this server does not compress
+    assert "MB moved" in answer.detail
+
+
+def test_of_ranks_without_a_line_it_is_said_when_each_ended() -> None:
+    seen = Stream("rank-0", entries((0, "2026-05-04 12:00:00,000 | INFO | a")), total=1, end=START)
+    silent = [Stream(f"rank-{rank}", total=1000 + rank, end=START + rank, rank=rank, node="gpu-node-007") for rank in (5, 6)]
+    heads = [split_prefix(line.decode(), Context()) for line in rest_text(silent, [seen, *silent])]
+    local = 7200  # the job writes local time
+    assert [(head.rank, head.node, head.time) for head in heads] == [
+        (rank, "gpu-node-007", START + local + rank) for rank in (5, 6)
+    ]
+    assert "1,005 lines" in heads[0].rest
+
+
+def test_the_end_of_a_stream_is_said_where_its_last_line_was_not_fetched() -> None:
+    stream = Stream("x", entries((0, "2026-05-04 10:00:00,000 | INFO | a")), total=30, end=START + 60)
+    text = b"".join(job_text(stream)).decode().splitlines()
+    assert text[1].startswith("2026-05-04T10:01:00.000Z [workbench]")
+    stream.end = START
+    assert len(b"".join(job_text(stream)).splitlines()) == 1
+
+
+def test_rare_kinds_come_whole_however_large_a_flood_is() -> None:
+    assert _fair([3, 10, 1_000_000, 500_000], 4013) == 2000
+    assert _fair([3, 100], 4000) == 100
+    assert _fair([], 4000) == 4000
 
 
 # -- signatures as a query ------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Entry:
     """One line: its time (seconds), what orders lines of one time, its text, and the server's own spelling of the time."""
 
     time: float
-    order: tuple[float, float]
+    order: tuple[float, float]  # place in the file, then in the shard
     text: str
     stamp: str
     key: object = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any
 
 __all__ = ["decoded", "documents", "is_page", "plain", "rows", "wanted", "weigh"]
 
@@ -72,16 +73,24 @@ def rows(data: bytes) -> Any:
     return _rows.decode(data)
 
 
-def documents(paths: Mapping[str, Sequence[str]], numbers: Sequence[str] = ()) -> tuple[Any, dict[str, str]] | None:
+def documents(
+    paths: Mapping[str, Sequence[str]], numbers: Sequence[str], time: str, *, sort: bool
+) -> tuple[Any, dict[str, str]] | None:
     """
     Return a decoder for pages whose hits carry documents, and the attribute of a hit that holds each field.
+
+    It refuses a page with a document that lacks a field, or has it as another type.
 
     Parameters
     ----------
     paths : mapping
         Field → the keys under which a document has it, outermost first.
     numbers : sequence of str
-        Fields that are numbers; the others are texts.
+        Fields that are whole numbers; the others are texts.
+    time : str
+        The field with the time, with its zone.
+    sort : bool
+        The hits tell by what they are sorted, at a quarter more time.
 
     Returns
     -------
@@ -98,6 +107,7 @@ def documents(paths: Mapping[str, Sequence[str]], numbers: Sequence[str] = ()) -
             at = at.setdefault(key, {})
         at[path[-1]] = name
     attributes: dict[str, str] = {}
+    moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
     def struct(level: Mapping[str, Any], place: str) -> Any:
         members, rename = [], {}
@@ -105,14 +115,14 @@ def documents(paths: Mapping[str, Sequence[str]], numbers: Sequence[str] = ()) -
             rename[f"k{number}"] = key
             if isinstance(below, str):
                 attributes[below] = f"{place}.k{number}"
-                members.append((f"k{number}", int if below in numbers else str, None))
+                members.append((f"k{number}", moment if below == time else int if below in numbers else str))
             else:
-                members.append((f"k{number}", struct(below, f"{place}.k{number}"), None))
+                members.append((f"k{number}", struct(below, f"{place}.k{number}")))
         return msgspec.defstruct("Part", members, bases=(msgspec.Struct,), rename=rename, gc=False)
 
     hit = msgspec.defstruct(
         "Hit",
-        [("sort", list[int]), ("source", struct(tree, "source"))],
+        [("source", struct(tree, "source")), *([("sort", list[int])] if sort else [])],
         bases=(msgspec.Struct,),
         rename={"source": "_source"},
         gc=False,
