@@ -164,7 +164,7 @@ def test_what_moves_does_not_grow_with_the_length_of_the_logs(url: str, client: 
     moved = []
     for steps in (40, 160):
         name = indexed(client, f"test-length-{steps}", (job.document(line) for line in job.lines(1024, steps)), job.mapping())
-        scope = Scope(job.JOB, job.START - 60, job.START + steps * 2 + 2000)
+        scope = Scope(job.JOB, job.START - 60, job.START + steps * 2 + 700)
         source = LogIndex(Access(url), name, clock=lambda scope=scope: scope.until, whole=100)
         (answer,) = source.collect(scope, Folder(tmp_path / name), Deadline(60))
         assert answer.status == "ok", answer
