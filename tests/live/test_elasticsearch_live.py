@@ -114,6 +114,45 @@ def test_both_kinds_of_message_can_be_searched(
     assert said(tmp_path) == truth
 
 
+def test_a_flood_of_many_ranks_hides_nothing_and_is_told(url: str, client: Elasticsearch, tmp_path: Path) -> None:
+    ranks = 1200
+
+    def lines() -> Iterator[job.Line]:
+        for rank in range(ranks):
+            texts = [(at, f"NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory ({at})") for at in range(8)]
+            texts += [(20 + at, f"step {at} loss 2.0") for at in range(12)]
+            if rank == 777:
+                texts.append((40, "RuntimeError: CUDA error: an illegal memory access was encountered"))
+            for at, (second, text) in enumerate(texts):
+                yield job.Line(rank, job.node_of(rank), job.START + second, at * 100, text)
+
+    name = indexed(client, "test-flood", (job.document(line) for line in lines()), job.mapping())
+    source = LogIndex(Access(url), name, clock=lambda: SCOPE.until, whole=100)
+    (answer,) = source.collect(SCOPE, Folder(tmp_path), Deadline(60))
+    assert answer.status == "ok", answer
+    assert "9,600 times" in answer.detail, answer.detail  # what is left out of a flood is told by name and number
+    assert "when each ended" in answer.detail
+    rest = next(tmp_path.rglob("rest-of-the-ranks.log")).read_text().splitlines()
+    own = {path.name for path in tmp_path.rglob("rank-*.log")}
+    assert len(rest) + len(own) == ranks
+    assert "illegal memory access" in next(tmp_path.rglob("rank-777.log")).read_text()
+    verdict = load(tmp_path).triage().to_dict()
+    assert verdict["culprit"]["rank"] == 777
+
+
+def test_what_moves_does_not_grow_with_the_length_of_the_logs(url: str, client: Elasticsearch, tmp_path: Path) -> None:
+    moved = []
+    for steps in (40, 160):
+        name = indexed(client, f"test-length-{steps}", (job.document(line) for line in job.lines(1024, steps)), job.mapping())
+        scope = Scope(job.JOB, job.START - 60, job.START + steps * 2 + 700)
+        source = LogIndex(Access(url), name, clock=lambda scope=scope: scope.until, whole=100)
+        (answer,) = source.collect(scope, Folder(tmp_path / name), Deadline(60))
+        assert answer.status == "ok", answer
+        assert said(tmp_path / name) == ("user/exception", job.node_of(job.CULPRIT), job.CULPRIT, "rank")
+        moved.append(source.server.received)
+    assert moved[1] < 1.2 * moved[0], moved
+
+
 def test_locate_tells_pods_nodes_and_namespace(url: str, client: Elasticsearch) -> None:
     name = indexed(client, "test-locate", (job.document(line, "beats") for line in job.lines(steps=2)), job.mapping("beats"))
     found = LogIndex(Access(url), name).locate(SCOPE, Deadline(20))
