@@ -8,18 +8,21 @@ is turned into two columns of CSV by one translation and read by Arrow's CSV rea
 from __future__ import annotations
 
 import importlib
+import json
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench.parse.prom_labels import NODE_LABELS, UUID_LABELS, canonical, entity_of, mask_blanks
 from workbench.sources.prometheus.http import QueryError
-from workbench.sources.prometheus.query import Matrix
+from workbench.sources.prometheus.query import Grid, Matrix
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["matrix_frame", "numbers"]
+__all__ = ["Told", "matrix_frame", "numbers"]
 
 # labels that the entity columns express; the others stay columns under their own names
 _TOLD = frozenset(
@@ -33,6 +36,7 @@ _TOLD = frozenset(
 
 
 _LINES = bytes.maketrans(b"]", b"\n")
+_NAME = re.compile(rb'"__name__":"(?:[^"\\]|\\.)*",|,?"__name__":"(?:[^"\\]|\\.)*"')
 
 
 def numbers(samples: Sequence[bytes]) -> tuple[Any, Any]:
@@ -41,16 +45,22 @@ def numbers(samples: Sequence[bytes]) -> tuple[Any, Any]:
 
     ``NaN``, ``+Inf`` and ``-Inf`` are numbers as well.
     """
+    times, values = _parsed(samples, ("time", "value"))
+    return times, values
+
+
+def _parsed(samples: Sequence[bytes], wanted: Sequence[str]) -> list[Any]:
+    """Return the wanted ones of ``time`` and ``value`` of sample texts; what is not wanted is not converted."""
     import numpy as np
 
     if not samples:
-        return np.empty(0), np.empty(0)
+        return [np.empty(0) for _ in wanted]
     text = b",".join((b"", *samples))
     try:
         csv: Any = importlib.import_module("pyarrow.csv")
     except ImportError:
         flat = np.fromstring(text.translate(None, b'[]"')[1:].decode("ascii"), sep=",")
-        return np.ascontiguousarray(flat[0::2]), np.ascontiguousarray(flat[1::2])
+        return [np.ascontiguousarray(flat[("time", "value").index(name) :: 2]) for name in wanted]
     arrow: Any = importlib.import_module("pyarrow")
     # one pass makes ,[t,"v"],[t,"v"] into lines of ,t,v with an empty first column; Arrow knows "NaN" and "Inf" but no plus sign
     table = csv.read_csv(
@@ -59,15 +69,112 @@ def numbers(samples: Sequence[bytes]) -> tuple[Any, Any]:
         parse_options=csv.ParseOptions(quote_char=False),
         convert_options=csv.ConvertOptions(
             column_types={"time": arrow.float64(), "value": arrow.float64()},
-            include_columns=["time", "value"],
+            include_columns=list(wanted),
             null_values=[],
             strings_can_be_null=False,
         ),
     )
-    return table["time"].to_numpy(), table["value"].to_numpy()
+    return [table[name].to_numpy() for name in wanted]
 
 
-def matrix_frame(answers: Sequence[Matrix], query: str = "") -> pd.DataFrame:
+# -- times and values -----------------------------------------------------------------------------------------------------
+
+
+def _moments_and_values(samples: Sequence[bytes], lengths: Any, grids: Sequence[Grid | None]) -> tuple[Any, Any]:
+    """
+    Return times (whole microseconds) and values of all samples.
+
+    A series of a range query that has as many samples as there are points has one at each: its times need not be read. Neighbours
+    with the same samples, as most GPUs have that count errors, are read once.
+    """
+    import numpy as np
+
+    grid = grids[0] if grids and all(one == grids[0] for one in grids) else None
+    if grid is None:
+        times, values = numbers(samples)
+        return _ticks(times), values
+    whole = (lengths == grid.points) & _within(samples, grid)
+    points = _ticks(grid.start + grid.step * np.arange(grid.points))
+    if whole.all():
+        first = [at for at, text in enumerate(samples) if at == 0 or text != samples[at - 1]]
+        (values,) = _parsed([samples[at] for at in first], ("value",))
+        if len(first) < len(samples) and len(values) == len(first) * grid.points:
+            again = np.diff(np.append(first, len(samples)))
+            values = np.repeat(values.reshape(len(first), grid.points), again, axis=0).ravel()
+        return np.tile(points, len(samples)), values
+    (values,) = _parsed(samples, ("value",))
+    each = np.repeat(whole, lengths)
+    ticks = np.empty(len(each), "int64")
+    ticks[each] = np.tile(points, int(whole.sum()))
+    times, _ = numbers([text for text, known in zip(samples, whole, strict=True) if not known])
+    if len(times) == len(each) - int(each.sum()):  # else it is told where the lengths are compared
+        ticks[~each] = _ticks(times)
+    return ticks, values
+
+
+def _within(samples: Sequence[bytes], grid: Grid) -> Any:
+    """Tell for each series whether its first and last sample are the first and last point of the grid."""
+    import numpy as np
+
+    found = np.zeros(len(samples), bool)
+    ends = grid.start, grid.start + grid.step * (grid.points - 1)
+    known: dict[tuple[bytes, bytes], bool] = {}
+    for at, text in enumerate(samples):
+        last = text.rfind(b"[") + 1
+        stamps = text[1 : text.find(b",")], text[last : text.find(b",", last)]
+        if stamps not in known:
+            try:
+                known[stamps] = all(abs(float(stamp) - end) < 0.001 for stamp, end in zip(stamps, ends, strict=True))
+            except ValueError:
+                known[stamps] = False
+        found[at] = known[stamps]
+    return found
+
+
+def _ticks(times: Any) -> Any:
+    """Return seconds as whole microseconds; Prometheus has milliseconds, which a float holds exactly enough."""
+    import numpy as np
+
+    return np.rint(times * 1000.0).astype("int64") * 1000
+
+
+# -- labels ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Told:
+    """
+    What the labels of the last answer said.
+
+    The fields of an exporter have the same series under other names: what one of them said need not be worked out for the next.
+    """
+
+    labels: list[bytes] = field(default_factory=list)
+    columns: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # codes, one a series, and categories
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+    def read(self, labels: list[bytes]) -> list[str | None]:
+        """Take labels in; return the metric's name for each series."""
+        found = _NAME.search(labels[0]) if labels else None
+        stripped = [text.replace(found[0], b"", 1) for text in labels] if found else labels
+        if found and not any(b'"__name__":' in text for text in stripped):
+            name: str = json.loads(b"{" + found[0].strip(b",") + b"}")["__name__"]
+            if stripped != self.labels:
+                self._set(json.loads(b"[{" + b"},{".join(stripped) + b"}]"))
+                self.labels = stripped
+            return [name] * len(labels)
+        rows = json.loads(b"[{" + b"},{".join(labels) + b"}]") if labels else []
+        names = [row.pop("__name__", None) for row in rows]
+        self.labels = []
+        self._set(rows)
+        return names
+
+    def _set(self, rows: list[dict[str, str]]) -> None:
+        columns, self.attrs = _columns(rows)
+        self.columns = {name: _coded(told) for name, told in columns.items()}
+
+
+def matrix_frame(answers: Sequence[Matrix], query: str = "", told: Told | None = None) -> pd.DataFrame:
     """
     Return range answers as one long frame.
 
@@ -77,6 +184,8 @@ def matrix_frame(answers: Sequence[Matrix], query: str = "") -> pd.DataFrame:
         Of one query or of several.
     query : str
         Names what has no metric name: a PromQL function drops it.
+    told : Told, optional
+        Given again and again, the labels of fields with the same series are read once.
 
     Returns
     -------
@@ -102,28 +211,25 @@ def matrix_frame(answers: Sequence[Matrix], query: str = "") -> pd.DataFrame:
             query=query,
             hint="ask for histogram_quantile(…), histogram_count(…) or histogram_sum(…) of it",
         )
+    told = told or Told()
+    lengths = np.fromiter((text.count(b"]") for text in samples), np.int64, len(samples))
     with ThreadPoolExecutor(1) as aside:
-        pending = aside.submit(numbers, samples)  # Arrow needs no interpreter lock
-        labels = [row for answer in answers for row, _ in answer.labels()]
-        lengths = np.fromiter((text.count(b"],[") + 1 for text in samples), np.int64, len(samples))
-        fields, scales = [], np.ones(len(labels))
-        for at, row in enumerate(labels):
-            name, scales[at] = canonical(row["__name__"]) if "__name__" in row else (query or "value", 1.0)
-            fields.append(name)
-        columns, attrs = _columns(labels)
-        categories = {name: _categorical(told, lengths) for name, told in columns.items()}
-        times, values = pending.result()
-    if len(times) != int(lengths.sum()):
+        pending = aside.submit(_moments_and_values, samples, lengths, [answer.grid for answer in answers])  # Arrow takes no lock
+        names = told.read([labels for answer in answers for labels in answer.series])
+        known = {name: canonical(name) if name is not None else (query or "value", 1.0) for name in set(names)}
+        columns = {name: _repeated(coded, lengths) for name, coded in told.columns.items()}
+        fields = _repeated(_coded([known[name][0] for name in names]), lengths)
+        ticks, values = pending.result()
+    if len(values) != int(lengths.sum()) or len(ticks) != len(values):
         raise QueryError("the answer has samples that are no [time, value] pair", query=query)
-    if len(values) and any(name.startswith("DCGM_") for name in set(fields)):
+    if len(values) and any(name.startswith("DCGM_") for name, _ in known.values()):
         values = values if values.flags.writeable else values.copy()
         mask_blanks("DCGM_", values)  # blank numbers of DCGM have no meaning in any other metric either
-    if (scales != 1.0).any():
-        values = values * np.repeat(scales, lengths)
-    result = pd.DataFrame(
-        {"time": _moments(times), "field": _categorical(fields, lengths), "value": values, **categories}, copy=False
-    )
-    result.attrs |= attrs | {"warnings": [note for answer in answers for note in answer.notes]}
+    if any(scale != 1.0 for _, scale in known.values()):
+        values = values * np.repeat([known[name][1] for name in names], lengths)
+    times = pd.DatetimeIndex(ticks, dtype="datetime64[us, UTC]")
+    result = pd.DataFrame({"time": times, "field": fields, "value": values, **columns}, copy=False)
+    result.attrs |= told.attrs | {"warnings": [note for answer in answers for note in answer.notes]}
     return result
 
 
@@ -143,7 +249,7 @@ def _columns(labels: Sequence[dict[str, str]]) -> tuple[dict[str, list[Any]], di
     constant: dict[str, str] = {}
     for name in dict.fromkeys(key for row in labels for key in row):
         told = [row.get(name) for row in labels]
-        if len(set(told)) == 1 and len(told) > 1 and name != "__name__":
+        if len(set(told)) == 1 and len(told) > 1:
             constant[name] = str(told[0])
         elif name not in _TOLD and not (name == "device" and _only_index(told, columns["gpu_index"])):
             columns[name if name not in columns and name not in ("time", "field", "value") else f"label_{name}"] = told
@@ -156,23 +262,25 @@ def _columns(labels: Sequence[dict[str, str]]) -> tuple[dict[str, list[Any]], di
     return kept, {"labels": constant, "instances": instances}
 
 
-def _moments(times: Any) -> Any:
-    """Return seconds as UTC times of microseconds; Prometheus has milliseconds, which a float holds exactly enough."""
-    import numpy as np
-    import pandas as pd
-
-    return pd.DatetimeIndex(np.rint(times * 1000.0).astype("int64") * 1000, dtype="datetime64[us, UTC]")
-
-
 def _only_index(told: Sequence[str | None], index: Sequence[int | None]) -> bool:
     """Tell whether ``device`` says no more than the index: nvidia3."""
     return all(name in (None, f"nvidia{number}") for name, number in zip(told, index, strict=True))
 
 
-def _categorical(values: Sequence[Any], lengths: Any) -> Any:
+def _coded(values: Sequence[Any]) -> tuple[Any, Any]:
+    """Return values, one a series, as codes in as few bytes as do, and what they stand for."""
     import numpy as np
     import pandas as pd
 
     codes, uniques = pd.factorize(pd.Series(values, dtype="object"))
     small = np.int8 if len(uniques) < 127 else np.int16 if len(uniques) < 32767 else np.int32
-    return pd.Categorical.from_codes(np.repeat(codes.astype(small), lengths), categories=pd.Index(list(uniques)))
+    return codes.astype(small), pd.CategoricalDtype(pd.Index(list(uniques)))
+
+
+def _repeated(coded: tuple[Any, Any], lengths: Any) -> Any:
+    """Return the column that has each series' code as often as it has samples."""
+    import numpy as np
+    import pandas as pd
+
+    codes, dtype = coded
+    return pd.Categorical.from_codes(np.repeat(codes, lengths), dtype=dtype)

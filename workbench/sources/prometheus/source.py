@@ -202,18 +202,18 @@ class Prometheus:
     def _each_frame(
         self, queries: Sequence[str], start: datetime | float, end: datetime | float, step: float | None, timeout: float
     ) -> Iterator[tuple[str, pd.DataFrame]]:
-        from workbench.sources.prometheus.frame import matrix_frame
+        from workbench.sources.prometheus.frame import Told, matrix_frame
 
         since, until = _seconds(start), _seconds(end)
         if until < since:
             raise ValueError("the end is before the start")
         width = step or choose_step(since, until)
-        deadline = Deadline(timeout)
+        deadline, told = Deadline(timeout), Told()
         calls = [lambda query=query: self.api.range(query, since, until, width, deadline, timeout) for query in queries]
         for number, result in each(calls, deadline, threads=AHEAD):
             if isinstance(result, BaseException):
                 raise result
-            yield queries[number], matrix_frame([result], queries[number])
+            yield queries[number], matrix_frame([result], queries[number], told)
 
 
 def _seconds(moment: datetime | float) -> float:
