@@ -235,10 +235,18 @@ def test_times_that_need_not_be_read_are_those_that_stand_there(
 
 
 def test_samples_that_are_no_pair_are_told_of_with_a_grid_as_well() -> None:
-    series = {b'"gpu":"0"': b'[0,"1"],[30,"1"]', b'"gpu":"1"': b'[0],[30,"1"]'}
-    for grid in (None, Grid(0, 30.0, 2)):
-        with pytest.raises((QueryError, ValueError)):
-            matrix_frame([Matrix(series, grid=grid)])
+    for text in (
+        b'[0],[30,"1"]',
+        b'[0,"1],[30,"1"]',
+        b'[0,"1"],[30,"x"]',
+        b'[0,"1"],["x","1"]',
+        b'[0,"1"],[30,""]',
+        b'"1"[0],"1"[30]',
+    ):
+        series = {b'"gpu":"0"': b'[0,"1"],[30,"1"]', b'"gpu":"1"': text}
+        for grid in (None, Grid(0, 30.0, 2)):
+            with pytest.raises(QueryError, match=r"numbers|pair"):
+                matrix_frame([Matrix(series, grid=grid)])
 
 
 def test_what_labels_said_is_kept_for_the_next_field_only_when_they_are_the_same() -> None:

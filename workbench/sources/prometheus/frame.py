@@ -1,8 +1,9 @@
 """
 Turn the bytes of range answers into one long frame, converting all numbers at once instead of a sample at a time.
 
-Nearly all the time of reading a range goes into making Python objects of its numbers, so none are made: the sample text of all series
-is turned into two columns of CSV by one translation and read by Arrow's CSV reader when it is installed, by numpy otherwise.
+Nearly all the time of reading a range goes into making Python objects of its numbers, so none are made: Arrow, or numpy where that is not
+installed, converts them where they stand in the text of all series. What is known already is not read at all: the times of a series that has
+a sample at every point of its range, samples that are those of the series before, labels that are those of the field before.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.parse.prom_labels import NODE_LABELS, UUID_LABELS, canonical, entity_of, mask_blanks
 from workbench.sources.prometheus.http import QueryError
@@ -35,7 +35,6 @@ _TOLD = frozenset(
 )
 
 
-_LINES = bytes.maketrans(b"]", b"\n")
 _NAME = re.compile(rb'"__name__":"(?:[^"\\]|\\.)*",|,?"__name__":"(?:[^"\\]|\\.)*"')
 
 
@@ -44,6 +43,11 @@ def numbers(samples: Sequence[bytes]) -> tuple[Any, Any]:
     Return times (float64, seconds) and values (float64) of the sample texts ``[t,"v"],[t,"v"]`` of any number of series.
 
     ``NaN``, ``+Inf`` and ``-Inf`` are numbers as well.
+
+    Raises
+    ------
+    ValueError
+        There are samples that are no pair of a time and a value.
     """
     times, values = _parsed(samples, ("time", "value"))
     return times, values
@@ -55,26 +59,44 @@ def _parsed(samples: Sequence[bytes], wanted: Sequence[str]) -> list[Any]:
 
     if not samples:
         return [np.empty(0) for _ in wanted]
-    text = b",".join((b"", *samples))
+    text = b",".join(samples)
     try:
-        csv: Any = importlib.import_module("pyarrow.csv")
+        arrow: Any = importlib.import_module("pyarrow")
     except ImportError:
-        flat = np.fromstring(text.translate(None, b'[]"')[1:].decode("ascii"), sep=",")
+        flat = np.fromstring(text.translate(None, b'[]"').decode("ascii"), sep=",")
         return [np.ascontiguousarray(flat[("time", "value").index(name) :: 2]) for name in wanted]
-    arrow: Any = importlib.import_module("pyarrow")
-    # one pass makes ,[t,"v"],[t,"v"] into lines of ,t,v with an empty first column; Arrow knows "NaN" and "Inf" but no plus sign
-    table = csv.read_csv(
-        arrow.BufferReader(text.translate(_LINES, b'["+')),
-        read_options=csv.ReadOptions(column_names=["", "time", "value"], block_size=4 << 20),
-        parse_options=csv.ParseOptions(quote_char=False),
-        convert_options=csv.ConvertOptions(
-            column_types={"time": arrow.float64(), "value": arrow.float64()},
-            include_columns=list(wanted),
-            null_values=[],
-            strings_can_be_null=False,
-        ),
-    )
-    return [table[name].to_numpy() for name in wanted]
+    letters = np.frombuffer(text, np.uint8)
+    quotes = np.flatnonzero(letters == ord('"'))
+    if len(quotes) % 2:
+        raise ValueError("a value without its end")
+    spans = {"value": (quotes[0::2] + 1, quotes[1::2])}
+    if "time" in wanted:
+        spans["time"] = np.flatnonzero(letters == ord("[")) + 1, quotes[0::2] - 1
+    return [_converted(arrow, text, *spans[name]) for name in wanted]
+
+
+def _converted(arrow: Any, text: bytes, starts: Any, ends: Any) -> Any:
+    """
+    Return the numbers that stand in some places of a text.
+
+    For Arrow, which makes numbers of strings without an interpreter, the text is one array of strings as it lies: those wanted and,
+    marked as missing, what stands between them. Nothing is copied.
+    """
+    import numpy as np
+
+    if len(starts) != len(ends) or (starts > ends).any() or (starts[1:] < ends[:-1]).any():
+        raise ValueError("there are samples that are no [time, value] pair")
+    if not len(starts):
+        return np.empty(0)
+    large = len(text) >= 1 << 31
+    edges = np.empty(2 * len(starts), np.int64 if large else np.int32)
+    edges[0::2], edges[1::2] = starts, ends
+    many = len(edges) - 1
+    there = np.full((many + 7) // 8, 0b01010101, np.uint8)
+    kind = arrow.LargeStringArray if large else arrow.StringArray
+    strings = kind.from_buffers(many, arrow.py_buffer(edges), arrow.py_buffer(text), arrow.py_buffer(there))
+    found = importlib.import_module("pyarrow.compute").cast(strings, arrow.float64())
+    return np.frombuffer(found.buffers()[1], np.float64, many)[::2].copy()
 
 
 # -- times and values -----------------------------------------------------------------------------------------------------
@@ -141,7 +163,13 @@ def _ticks(times: Any) -> Any:
 # -- labels ---------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+class Columns(NamedTuple):
+    """What labels say: by column the codes, one a series, with what they stand for; and what is the same for all."""
+
+    coded: dict[str, tuple[Any, Any]]
+    attrs: dict[str, Any]
+
+
 class Told:
     """
     What the labels of the last answer said.
@@ -149,29 +177,22 @@ class Told:
     The fields of an exporter have the same series under other names: what one of them said need not be worked out for the next.
     """
 
-    labels: list[bytes] = field(default_factory=list)
-    columns: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # codes, one a series, and categories
-    attrs: dict[str, Any] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._last: tuple[list[bytes], Columns] = ([], Columns({}, {}))
 
-    def read(self, labels: list[bytes]) -> list[str | None]:
-        """Take labels in; return the metric's name for each series."""
+    def read(self, labels: list[bytes]) -> tuple[list[str | None], Columns]:
+        """Return the metric's name for each series, and what its labels say."""
         found = _NAME.search(labels[0]) if labels else None
         stripped = [text.replace(found[0], b"", 1) for text in labels] if found else labels
         if found and not any(b'"__name__":' in text for text in stripped):
             name: str = json.loads(b"{" + found[0].strip(b",") + b"}")["__name__"]
-            if stripped != self.labels:
-                self._set(json.loads(b"[{" + b"},{".join(stripped) + b"}]"))
-                self.labels = stripped
-            return [name] * len(labels)
+            known, columns = self._last  # taken and set whole: two threads may read
+            if stripped != known:
+                columns = _columns(json.loads(b"[{" + b"},{".join(stripped) + b"}]"))
+                self._last = stripped, columns
+            return [name] * len(labels), columns
         rows = json.loads(b"[{" + b"},{".join(labels) + b"}]") if labels else []
-        names = [row.pop("__name__", None) for row in rows]
-        self.labels = []
-        self._set(rows)
-        return names
-
-    def _set(self, rows: list[dict[str, str]]) -> None:
-        columns, self.attrs = _columns(rows)
-        self.columns = {name: _coded(told) for name, told in columns.items()}
+        return [row.pop("__name__", None) for row in rows], _columns(rows)
 
 
 def matrix_frame(answers: Sequence[Matrix], query: str = "", told: Told | None = None) -> pd.DataFrame:
@@ -215,11 +236,14 @@ def matrix_frame(answers: Sequence[Matrix], query: str = "", told: Told | None =
     lengths = np.fromiter((text.count(b"]") for text in samples), np.int64, len(samples))
     with ThreadPoolExecutor(1) as aside:
         pending = aside.submit(_moments_and_values, samples, lengths, [answer.grid for answer in answers])  # Arrow takes no lock
-        names = told.read([labels for answer in answers for labels in answer.series])
+        names, columns = told.read([labels for answer in answers for labels in answer.series])
         known = {name: canonical(name) if name is not None else (query or "value", 1.0) for name in set(names)}
-        columns = {name: _repeated(coded, lengths) for name, coded in told.columns.items()}
+        entities = {name: _repeated(coded, lengths) for name, coded in columns.coded.items()}
         fields = _repeated(_coded([known[name][0] for name in names]), lengths)
-        ticks, values = pending.result()
+        try:
+            ticks, values = pending.result()
+        except ValueError as error:
+            raise QueryError(f"the samples are no numbers: {error}", query=query) from None
     if len(values) != int(lengths.sum()) or len(ticks) != len(values):
         raise QueryError("the answer has samples that are no [time, value] pair", query=query)
     if len(values) and any(name.startswith("DCGM_") for name, _ in known.values()):
@@ -228,12 +252,12 @@ def matrix_frame(answers: Sequence[Matrix], query: str = "", told: Told | None =
     if any(scale != 1.0 for _, scale in known.values()):
         values = values * np.repeat([known[name][1] for name in names], lengths)
     times = pd.DatetimeIndex(ticks, dtype="datetime64[us, UTC]")
-    result = pd.DataFrame({"time": times, "field": fields, "value": values, **columns}, copy=False)
-    result.attrs |= told.attrs | {"warnings": [note for answer in answers for note in answer.notes]}
+    result = pd.DataFrame({"time": times, "field": fields, "value": values, **entities}, copy=False)
+    result.attrs |= columns.attrs | {"warnings": [note for answer in answers for note in answer.notes]}
     return result
 
 
-def _columns(labels: Sequence[dict[str, str]]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+def _columns(labels: Sequence[dict[str, str]]) -> Columns:
     """Return what each series says of its entity and with its further labels, column by column, and what all have in common."""
     entities = [entity_of(row) for row in labels]
     columns: dict[str, list[Any]] = {
@@ -259,7 +283,7 @@ def _columns(labels: Sequence[dict[str, str]]) -> tuple[dict[str, list[Any]], di
     else:
         instances = {}
     kept = {name: told for name, told in columns.items() if any(value is not None for value in told)}
-    return kept, {"labels": constant, "instances": instances}
+    return Columns({name: _coded(told) for name, told in kept.items()}, {"labels": constant, "instances": instances})
 
 
 def _only_index(told: Sequence[str | None], index: Sequence[int | None]) -> bool:

@@ -24,6 +24,8 @@ from workbench.sources.prometheus.session import connect
 if TYPE_CHECKING:
     import pandas as pd
 
+    from workbench.sources.prometheus.frame import Told
+
 __all__ = ["Prometheus"]
 
 AHEAD = 2  # answers fetched while one is turned into a frame: more only wait in memory
@@ -87,6 +89,7 @@ class Prometheus:
         more = {**dict(headers or {}), **({"X-Scope-OrgID": tenant} if tenant else {})}
         self.api = Api(Http(server, headers=more, params=params), flavour)
         self.job_label = job_label or ""
+        self._told: Told | None = None  # the next field has the same series
 
     # -- the source -------------------------------------------------------------------------------------------------------
 
@@ -204,16 +207,17 @@ class Prometheus:
     ) -> Iterator[tuple[str, pd.DataFrame]]:
         from workbench.sources.prometheus.frame import Told, matrix_frame
 
+        self._told = self._told or Told()
         since, until = _seconds(start), _seconds(end)
         if until < since:
             raise ValueError("the end is before the start")
         width = step or choose_step(since, until)
-        deadline, told = Deadline(timeout), Told()
+        deadline = Deadline(timeout)
         calls = [lambda query=query: self.api.range(query, since, until, width, deadline, timeout) for query in queries]
         for number, result in each(calls, deadline, threads=AHEAD):
             if isinstance(result, BaseException):
                 raise result
-            yield queries[number], matrix_frame([result], queries[number], told)
+            yield queries[number], matrix_frame([result], queries[number], self._told)
 
 
 def _seconds(moment: datetime | float) -> float:
