@@ -42,6 +42,8 @@ class Canned:
         self.opened = self.closed = 0
         self.begin = START
         self.version = "9.4.3"
+        self.unsaid: set[str] = set()  # fields that no document has
+        self.shape: Callable[[int, dict[str, Any]], dict[str, Any]] = lambda at, source: source
         self.__dict__.update(more)
 
     def __call__(self, request: Request) -> Reply:
@@ -84,10 +86,12 @@ class Canned:
         }  # fmt: skip
         if path == "/_search":
             self.page(body)
-            after = (body.get("search_after") or [0, 0, -1])[2] + 1
+            after = (body.get("search_after") or [-1])[-1] + 1
             part = range(after, min(after + body["size"], self.lines)) if not body.get("slice", {}).get("id") else []
-            told["hits"]["hits"] = [self.hit(at) for at in part]
+            told["hits"]["hits"] = [self.hit(at, body) for at in part]
             return told | {"pit_id": "pit-1"}
+        if body.get("size") and body.get("_source"):
+            told["hits"]["hits"] = [self.hit(at, body) for at in range(min(body["size"], self.lines))]
         aggregations: dict[str, Any] = {}
         for name, each in (body.get("aggs") or {}).items():
             if "filters" in each:
@@ -103,12 +107,35 @@ class Canned:
                 aggregations[name] = {"buckets": [{"key": "gpu-node-003", "doc_count": self.lines}]}
         return told | {"aggregations": aggregations}
 
-    def hit(self, at: int) -> dict[str, Any]:
+    def hit(self, at: int, body: dict[str, Any]) -> dict[str, Any]:
         moment = self.begin + at
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(moment))
         text = "ValueError: sample 48123 has no tokens" if at == self.lines - 1 else f"step {at}"
-        fields = {"@timestamp": [stamp], "message": [text], "labels.rank": ["27"], "host.name": ["gpu-node-003"]}
-        return {"sort": [int(moment * 1000), at * 40, at], "fields": fields}
+        fields = {
+            "@timestamp": [stamp],
+            "message": [text],
+            "labels.rank": ["27"],
+            "host.name": ["gpu-node-003"],
+            "log.offset": [at * 40],
+        }
+        sort = [int(moment * 1000), at * 40, at]
+        source = {
+            "@timestamp": stamp,
+            "message": text,
+            "labels.rank": "27",
+            "host": {"name": "gpu-node-003"},
+            "log": {"offset": at * 40},
+        }
+        hit: dict[str, Any] = {"_index": "logs-1", "_id": f"id-{at}", "sort": sort[-len(body.get("sort") or sort) :]}
+        if body.get("fields"):
+            hit["fields"] = {
+                name: fields[name]
+                for each in body["fields"]
+                if (name := each["field"] if isinstance(each, dict) else each) in fields and name not in self.unsaid
+            }
+        if body.get("_source"):
+            hit["_source"] = self.shape(at, source)
+        return hit
 
 
 @pytest.fixture
@@ -362,7 +389,7 @@ def test_the_table_of_fields_is_whole() -> None:
 _TOKEN = re.compile(r"\w+(?:(?:(?<=[^\W\d_])[.:'’](?=[^\W\d_])|(?<=\d)[.,';](?=\d))\w+)*")
 
 
-def _holds(line: str, found: Needles, words: bool) -> bool:
+def _holds(line: str, found: Needles, words: bool, weak: bool = True) -> bool:
     tokens = _TOKEN.findall(line.lower())
 
     def one(needle: Any) -> bool:
@@ -373,7 +400,8 @@ def _holds(line: str, found: Needles, words: bool) -> bool:
 
     if not words:
         return any(piece.lower() in f"{line.lower()}\n" for piece in found.pieces)
-    return any(all(any(one(each) for each in some) for some in need) for need in found.needs)
+    needs = [*found.needs, *(need for need, _ in found.weak if weak)]
+    return any(all(any(one(each) for each in some) for some in need) for need in needs)
 
 
 @pytest.mark.parametrize("words", [True, False])
@@ -386,7 +414,8 @@ def test_the_query_finds_the_sample_of_every_signature(words: bool) -> None:
         and row.id not in found.left_out and not _holds(row.example, found, words)
     ]  # fmt: skip
     assert missed == []
-    assert len(found.left_out) < 60
+    assert set(found.left_out) <= {"user-ctrl-c"}  # one of its spellings is `^C` alone: no word to ask for
+    assert kernel.left_out == ()
     assert _holds("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", kernel, words)
 
 
@@ -396,7 +425,7 @@ def test_the_query_leaves_ordinary_lines_alone() -> None:
         "[rank3]: 2026-05-04 11:02:03,123 - trainer.data - INFO - shard 00ff12ab34cd56ef cursor 81234 prefetch queue 12/64 tokens/s 9123",
         "gpu-node-012:10231:20417 [3] NCCL INFO Channel 07/0 : 1034[2] -> 1035[3] via P2P/CUMEM/read",
     ]
-    assert not [line for line in ordinary if _holds(line, job_needles(), True)]
+    assert not [line for line in ordinary if _holds(line, job_needles(), True, weak=False)]
 
 
 def test_text_of_a_query_is_escaped() -> None:
