@@ -17,6 +17,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -277,6 +278,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where servers keep their data; default: a temporary one")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # else the servers would stay
     plan = planned(given.nodes, given.lines, given.scrape)
     bench = Bench(0, 0, given.rounds)
     with ExitStack() as stops:

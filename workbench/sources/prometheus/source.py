@@ -11,14 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from threading import Event, Semaphore
 from typing import TYPE_CHECKING, Any
 
-from workbench.sources.contract import Answer, Deadline, Folder, Reach, Scope
+from workbench.sources.contract import Answer, Deadline, Folder, Reach, Scope, SourceTimeout
 from workbench.sources.prometheus.api import Api
 from workbench.sources.prometheus.collect import Collection, failure
 from workbench.sources.prometheus.http import Http, each
 from workbench.sources.prometheus.jobs import GPU_NAMES, NODE_LABELS, POD_LABELS, SPACE_LABELS, anchor_of, by_labels
-from workbench.sources.prometheus.query import any_of, choose_step, equals, literal, quote, selector
+from workbench.sources.prometheus.query import Matrix, any_of, choose_step, equals, literal, quote, selector
 from workbench.sources.prometheus.session import connect
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Prometheus"]
 
-AHEAD = 2  # answers fetched while one is turned into a frame: more only wait in memory
+AHEAD = 3  # answers in memory: one is turned into a frame, the next are fetched
 
 
 class Prometheus:
@@ -213,11 +214,25 @@ class Prometheus:
             raise ValueError("the end is before the start")
         width = step or choose_step(since, until)
         deadline = Deadline(timeout)
-        calls = [lambda query=query: self.api.range(query, since, until, width, deadline, timeout) for query in queries]
-        for number, result in each(calls, deadline, threads=AHEAD):
-            if isinstance(result, BaseException):
-                raise result
-            yield queries[number], matrix_frame([result], queries[number], self._told)
+        room, over = Semaphore(AHEAD), Event()
+
+        def fetch(query: str) -> Matrix:
+            if not room.acquire(timeout=deadline.left()) or over.is_set():
+                raise SourceTimeout("not asked for: the answers before it took all the time")
+            return self.api.range(query, since, until, width, deadline, timeout)
+
+        calls = [lambda query=query: fetch(query) for query in queries]
+        try:
+            for number, result in each(calls, deadline, threads=AHEAD - 1):
+                if isinstance(result, BaseException):
+                    raise result
+                frame = matrix_frame([result], queries[number], self._told)
+                del result
+                room.release()
+                yield queries[number], frame
+        finally:
+            over.set()
+            room.release(AHEAD)
 
 
 def _seconds(moment: datetime | float) -> float:
