@@ -92,9 +92,11 @@ class Slurm:
         return self._version
 
     def fields(self, deadline: Deadline) -> frozenset[str]:
-        """Return the fields that this release's sacct can print; empty when it does not tell."""
+        """Return the fields that this release's sacct can print; empty when it does not tell, `SourceTimeout` when it hangs."""
         if not self._fields:
             ran = self.ask("sacct", "--helpformat", deadline=deadline)
+            if ran.ending == "time-out":  # it connects to slurmdbd for that, too
+                raise _error(ran, "sacct --helpformat")
             known = frozenset(ran.text.split()) if ran.ok else frozenset()
             self._fields = known if "JobID" in known else frozenset()
         return self._fields
@@ -127,7 +129,8 @@ class Slurm:
             rows: list[Allocation] = []
             error: SourceError | None = None
             try:
-                rows = self._accounts(scope, deadline, by_name)
+                # a third of the time is slurmctld's, should slurmdbd hang
+                rows = self._accounts(scope, Deadline(deadline.left(30.0) * 2 / 3), by_name)
             except SourceUnavailable:
                 raise
             except SourceError as failure:  # slurmdbd is down or too slow: what runs or ended just now, slurmctld knows as well
@@ -143,13 +146,12 @@ class Slurm:
 
     def _accounts(self, scope: Scope, deadline: Deadline, by_name: bool) -> list[Allocation]:
         select = ["--allocations", "--duplicates", "--allusers", *self._selection(scope, by_name)]
-        most = deadline.left(30.0) * 2 / 3  # what is left is for slurmctld
         try:
             version = self.version(deadline)
         except SourceUnavailable:
             return self._remembered(scope, deadline, by_name)
         if self.form == "json" or (self.form == "auto" and int(version.split(".")[0]) >= _JSON_FROM):
-            ran = self.ask("sacct", "--json", *select, deadline=deadline, expect=_is_json, most=most)
+            ran = self.ask("sacct", "--json", *select, deadline=deadline, expect=_is_json)
             if ran.ok:
                 return from_json(json.loads(ran.out))
             if ran.ending == "time-out":
@@ -157,7 +159,7 @@ class Slurm:
         fields = self._has(FIELDS, deadline)
         ran = self.ask(
             "sacct", "--parsable2", "--noheader", f"--delimiter={SEPARATOR}", f"--format={','.join(fields)}", *select,
-            deadline=deadline, expect=lambda out: not out.strip() or SEPARATOR.encode() in out, most=most,
+            deadline=deadline, expect=lambda out: not out.strip() or SEPARATOR.encode() in out,
         )  # fmt: skip
         if ran.ok:
             return from_table(ran.text, fields)
