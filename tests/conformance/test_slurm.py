@@ -204,10 +204,10 @@ def _filled(made: Cluster, work: Path) -> Iterator[Cluster]:
     (folder / "jobs.json").write_text(json.dumps(made.jobs))
     if os.environ.get("WORKBENCH_RECORD"):
         RECORDED.mkdir(parents=True, exist_ok=True)
-        for file in folder.iterdir():
-            shutil.copy(file, RECORDED)
         told_all = {" ".join(words): made.ask(*made.filled(words)) for words in COMMANDS}
-        (RECORDED / "commands.json").write_text(json.dumps(told_all, indent=1, ensure_ascii=True) + "\n")
+        (folder / "commands.json").write_text(json.dumps(told_all, indent=1, ensure_ascii=True) + "\n")
+        for file in folder.iterdir():
+            (RECORDED / file.name).write_text(file.read_text().replace(str(work), "/scratch/alice"))
     yield made
 
 

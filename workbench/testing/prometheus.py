@@ -142,9 +142,10 @@ class Prometheus:
                 'invalid parameter "query": invalid expression type "range vector" for range query, must be Scalar or instant Vector'
             )
         found: dict[tuple[tuple[str, str], ...], Series] = {}
+        series = self.series()
         for number in range(math.floor((end - start) / step + 1e-9) + 1):
             at = round(start + number * step, 3)
-            told = evaluate(self.series(), node, at)
+            told = evaluate(series, node, at)
             for labels, value in [({}, told)] if isinstance(told, float) else _rows(told):
                 one = found.setdefault(tuple(sorted(labels.items())), Series(labels))
                 one.times.append(at)
