@@ -102,12 +102,17 @@ class Bench:
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
-        ratio = "      -" if row.ratio is None else f"{row.ratio:7.2f}"
-        state = "GATE: " + row.gate if row.gate else "ok" if row.met else "-" if row.ratio is None else "missed"
-        print(
-            f"{row.name:<22}{ratio}  {'>=' if row.more else '<='} {row.target:<6g}{state:<9} ours {row.ours}   peer {row.peer}  {row.note}"
-        )
-        sys.stdout.flush()
+        show(row)
+
+
+def show(row: Row) -> None:
+    """Print a row."""
+    ratio = "      -" if row.ratio is None else f"{row.ratio:7.2f}"
+    state = "GATE: " + row.gate if row.gate else "ok" if row.met else "-" if row.ratio is None else "missed"
+    print(
+        f"{row.name:<22}{ratio}  {'>=' if row.more else '<='} {row.target:<6g}{state:<9} ours {row.ours}   peer {row.peer}  {row.note}"
+    )
+    sys.stdout.flush()
 
 
 def _environment() -> dict[str, str]:
@@ -268,6 +273,15 @@ def incident(bench: Bench) -> None:
     )
 
 
+def on_a_cluster(bench: Bench) -> None:
+    """The same triage on a Dask cluster of two processes, one of which is killed on the way, against one process."""
+    from benchmarks import cluster
+
+    size = 10 << 30 if bench.big >= 2 << 30 else bench.big
+    for row in cluster.compare(size, 1 if bench.runs < 3 else 2):
+        bench.add(Row(**asdict(row)))
+
+
 def cli_start(bench: Bench) -> None:
     """``workbench --help`` against an interpreter that does nothing, in CPU."""
     ours, peer = bench.race([sys.executable, "-m", "workbench", "--help"], [sys.executable, "-c", "pass"])
@@ -308,6 +322,7 @@ BENCHES: dict[str, Callable[[Bench], None]] = {
     "expo-vs-client": exposition,
     "join-vs-asof": join,
     "triage-vs-scan": incident,
+    "cluster": on_a_cluster,
     "cli-start": cli_start,
     "node-check": node_check,
 }

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import workbench
+from tests.dask_cluster import Dask, busy, done_twice
 from workbench.backfill import backfill, incidents_in
 from workbench.cli import exits, main
 from workbench.cluster import Cluster
@@ -60,53 +58,6 @@ def year(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-class Dask:
-    """A scheduler and two workers as programs of their own, without a nanny: a worker that is killed stays dead."""
-
-    def __init__(self, folder: Path) -> None:
-        environ = os.environ | {"DASK_DISTRIBUTED__SCHEDULER__WORK_STEALING": "True", "PYTHONPATH": os.pathsep.join(sys.path)}
-        where = folder / "scheduler.json"
-        common = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-        self.processes = [
-            subprocess.Popen(
-                [*common, "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(where)],
-                env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )
-        ]  # fmt: skip
-        end = time.monotonic() + 60
-        while not where.exists() or not where.read_text(encoding="utf-8").strip():
-            assert time.monotonic() < end, "the scheduler did not start"
-            time.sleep(0.05)
-        self.address: str = json.loads(where.read_text(encoding="utf-8"))["address"]
-        for number in range(2):
-            self.processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "distributed.cli.dask_worker", self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard",
-                     "--host", "127.0.0.1", "--local-directory", str(folder / f"worker-{number}")],
-                    env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                )
-            )  # fmt: skip
-
-    def ready(self) -> Cluster:
-        """Return the cluster when both workers are there."""
-        end = time.monotonic() + 60
-        while True:
-            try:
-                cluster = Cluster(self.address)
-                if cluster.size == 2:
-                    return cluster
-                cluster.close()
-            except SourceUnavailable:
-                if time.monotonic() > end:
-                    raise
-            time.sleep(0.2)
-
-    def stop(self) -> None:
-        for process in reversed(self.processes):
-            process.kill()
-            process.wait()
-
-
 @pytest.fixture
 def dask(tmp_path: Path) -> Iterator[Dask]:
     started = Dask(tmp_path)
@@ -117,26 +68,78 @@ def dask(tmp_path: Path) -> Iterator[Dask]:
 
 
 def test_the_cluster_that_loses_a_worker_says_what_one_machine_says(dask: Dask, job: Path) -> None:
+    """The worker is halted first, so that it surely has work in hand when it is killed."""
     alone = workbench.load(job)
     cluster = dask.ready()
-    killed = threading.Event()
+    told: list[tuple[int, int]] = []
+    in_hand: list[int] = []
+    dask.workers[1].send_signal(signal.SIGSTOP)
 
     def progress(done: int, total: int, name: str) -> None:
-        if not killed.is_set() and done > total // 10:
-            killed.set()
-            dask.processes[-1].send_signal(signal.SIGKILL)
+        told.append((done, total))
+        if not in_hand and done > total // 10:
+            in_hand.append(dask.ask(busy)["in_hand"]["worker-1"])
+            dask.kill(1)
 
     try:
         shared = workbench.load(job, pool=cluster, progress=progress)
+        again = dask.ask(done_twice)
         assert cluster.size == 1
+        assert cluster.said() == "1 of the cluster's 2 workers went away; others did their work again"
     finally:
         cluster.close()
 
-    assert killed.is_set()
+    assert in_hand[0] >= 1
+    assert again >= in_hand[0]
+    assert len(told) >= 10
+    assert told[-1][0] == told[-1][1] == sum(file.stat().st_size for file in job.rglob("*.log"))
     assert [document.name for document in shared.documents] == [document.name for document in alone.documents]
     assert shared.records == alone.records
-    assert to_json(shared.triage())["culprit"] == to_json(alone.triage())["culprit"]
-    assert shared.triage().rank == 321
+    verdict = to_json(shared.triage())
+    assert verdict == to_json(alone.triage())
+    assert verdict["culprit"]["rank"] == 321
+
+
+@pytest.mark.parametrize("lost", ["workers", "scheduler"])
+def test_what_a_cluster_that_is_gone_has_not_done_is_done_here(
+    dask: Dask, job: Path, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.cluster._ALONE", 0.5)
+    cluster = dask.ready()
+    try:
+        if lost == "workers":
+            dask.kill(0)
+            dask.kill(1)
+        else:
+            dask.scheduler.kill()
+            dask.scheduler.wait()
+        shared = workbench.load(job, pool=cluster)
+        assert "no workers any more" in cluster.said()
+    finally:
+        cluster.close()
+    assert to_json(shared.triage()) == to_json(workbench.load(job).triage())
+
+
+def test_a_person_is_told_what_was_lost(dask: Dask, job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dask.ready().close()
+    lost = threading.Event()
+
+    def kill_busy() -> None:
+        while not dask.ask(busy)["in_hand"].get("worker-1"):
+            time.sleep(0.01)
+        dask.kill(1)
+        lost.set()
+
+    thread = threading.Thread(target=kill_busy)
+    thread.start()
+    code = main(["triage", str(job), "--scheduler", dask.address, "--output", "json"])
+    thread.join()
+    told = capsys.readouterr()
+
+    assert lost.is_set()
+    assert "1 of the cluster's 2 workers went away" in told.err
+    assert json.loads(told.out)["culprit"]["rank"] == 321
+    assert code in (exits.OK, exits.INCOMPLETE)
 
 
 def test_backfill_on_the_cluster_and_here_give_the_same_verdicts(dask: Dask, year: Path) -> None:

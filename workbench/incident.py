@@ -374,6 +374,10 @@ def parse_document(document: Document, reference: float | None = None) -> Parsed
 
         locator = Locator((document.raw or b"").decode("utf-8", "replace")) if document.raw else None
         return parse_objects(_objects(document.data), file=file, lines=locator)
+    if kind == "kubelet-devices":
+        from workbench.parse.kubernetes_devices import parse_checkpoint
+
+        return parse_checkpoint(document.data, file=file)
     if kind == "kubernetes-text":
         from workbench.parse.kubernetes_text import parse_describe
 

@@ -13,6 +13,7 @@ from workbench.incident import load
 from workbench.sources.contract import Deadline, Folder, Scope
 from workbench.sources.node import source as node
 from workbench.sources.node.kernel import Reading
+from workbench.sources.node.kubelet import collect_checkpoint
 from workbench.sources.node.source import ThisNode
 
 NOW = time.time()
@@ -190,3 +191,68 @@ def test_doctor_of_a_machine_without_gpus(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert [reach.item for reach in found] == ["gpu", "kernel log"]
     assert found[0].status == "ok"
+
+
+# ---- the kubelet's device assignments
+
+CHECKPOINT = {
+    "Data": {
+        "PodDeviceEntries": [
+            {
+                "PodUID": "u-0",
+                "ContainerName": "app",
+                "ResourceName": "nvidia.com/gpu",
+                "DeviceIDs": {"1": ["GPU-9b341c59-f96b-ba85-c137-78c3652fea65"]},
+                "AllocResp": "CmsKFk5WSURJQV9WSVNJQkxFX0RFVklDRVM=",
+            }
+        ],
+        "RegisteredDevices": {"nvidia.com/gpu": ["GPU-9b341c59-f96b-ba85-c137-78c3652fea65"]},
+    },
+    "Checksum": 3660592824,
+}
+
+
+def kubelet(tmp_path: Path, content: str) -> str:
+    path = tmp_path / "kubelet" / "device-plugins"
+    path.mkdir(parents=True)
+    (path / "kubelet_internal_checkpoint").write_text(content)
+    return str(path.parent)
+
+
+def test_the_kubelets_assignments_are_kept_without_what_plugins_answered(tmp_path: Path) -> None:
+    root = kubelet(tmp_path, json.dumps(CHECKPOINT))
+    (answer,) = collect_checkpoint("gpu-7", Folder(tmp_path / "out"), root)
+
+    assert (answer.status, answer.file, answer.rows) == ("ok", "kubelet/gpu-7.json", 1)
+    assert "AllocResp" not in (tmp_path / "out" / "kubelet" / "gpu-7.json").read_text()
+    (document,) = load(tmp_path / "out").documents
+    assert document.kind == "kubelet-devices"
+    assert [gpu.uuid for gpu in document.facts["kubelet_devices"]["u-0"]] == ["GPU-9b341c59-f96b-ba85-c137-78c3652fea65"]
+    assert collect_checkpoint("gpu-7", Folder(tmp_path / "out"), root)[0].detail.endswith("read before")
+
+
+def test_this_node_collects_them(library: str, tmp_path: Path) -> None:
+    source = ThisNode(("gpu-7",), env={"LD_LIBRARY_PATH": library}, kubelet=kubelet(tmp_path, json.dumps(CHECKPOINT)))
+    answers = source.collect(scope("gpu-7"), Folder(tmp_path / "out"), Deadline(10))
+    assert "kubelet/gpu-7.json" in {answer.file for answer in answers if answer.status == "ok"}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"Data": {}}', '{"Data": {"PodDeviceEntries": [{}]}}'])
+def test_a_checkpoint_that_cannot_be_used_is_an_answer(tmp_path: Path, content: str) -> None:
+    (answer,) = collect_checkpoint("gpu-7", Folder(tmp_path / "out"), kubelet(tmp_path, content))
+    assert (answer.source, answer.status) == ("kubernetes", "partial")
+
+
+def test_a_checkpoint_that_may_not_be_read_is_an_answer_and_none_is_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert collect_checkpoint("gpu-7", Folder(tmp_path / "out"), str(tmp_path / "none")) == []
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    (answer,) = collect_checkpoint("gpu-7", Folder(tmp_path / "out"), str(tmp_path))
+    monkeypatch.undo()
+    assert (answer.status, "root" in answer.hint) == ("partial", True)
+    assert "Permission denied" in answer.detail

@@ -193,7 +193,7 @@ def _one(
             if options.job:
                 incident = _live(options)
             elif options.scheduler:
-                incident = _clustered(path, options.scheduler, progress)
+                incident = _clustered(path, options.scheduler, progress, quiet=options.quiet)
             else:
                 incident = load(path, progress=progress)
             verdict = incident.triage() if windows is None else incident.triage(windows)
@@ -226,13 +226,19 @@ def _live(options: argparse.Namespace) -> Incident:
     return load_job(options.scope, options.site, keep=options.keep)
 
 
-def _clustered(path: str, scheduler: str, progress: Callable[..., None]) -> Incident:
+def _clustered(path: str, scheduler: str, progress: Callable[..., None], *, quiet: bool) -> Incident:
+    import logging
+
     from workbench.cluster import Cluster
     from workbench.incident import load
 
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # `said` has it in one sentence, without tracebacks
     cluster = Cluster(scheduler)
     try:
-        return load(path, progress=progress, pool=cluster)
+        incident = load(path, progress=progress, pool=cluster)
+        if not quiet and (said := cluster.said()):
+            sys.stderr.write(("\r\x1b[K" if sys.stderr.isatty() else "") + said + "\n")
+        return incident
     finally:
         cluster.close()
 

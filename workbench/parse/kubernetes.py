@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench.model import Condition, Event, JobRecord, Parsed, Problem
 from workbench.parse.health_records import is_record, record_event
+from workbench.parse.kubernetes_devices import parse_claim, parse_slice
 from workbench.parse.kubernetes_pods import parse_pod
 from workbench.parse.kubernetes_reasons import bad, classify, condition_row, epoch, gpu_in, parse_quantity
 
@@ -111,12 +112,12 @@ def parse_objects(items: Sequence[Mapping[str, Any]], *, file: str, lines: Mappi
     -------
     Parsed
         Times are seconds since the epoch, UTC. ``facts``: ``nodes`` and ``pods`` by name, with what has no record of its own
-        (boot id, driver, owner, GPUs asked for, job).
+        (boot id, driver, owner, GPUs asked for, job); ``claims`` and ``devices`` of dynamic resource allocation where there are some.
     """
     parsed = Parsed(facts={"nodes": {}, "pods": {}})
     flat = list(_flatten(items))
     where = _pod_nodes(flat)
-    readers = {"Node": _node, "Pod": parse_pod, "Event": _event}
+    readers = {"Node": _node, "Pod": parse_pod, "Event": _event, "ResourceClaim": parse_claim, "ResourceSlice": parse_slice}
     for order, item in enumerate(flat):
         kind = str(item.get("kind", ""))
         try:

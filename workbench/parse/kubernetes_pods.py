@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model import Condition, Event, Gpu, Line, Parsed, Placement
-from workbench.parse import ids
+from workbench.parse.kubernetes_devices import annotated, plugin_devices, pod_claims
 from workbench.parse.kubernetes_loose import said_by_container
 from workbench.parse.kubernetes_reasons import Meaning, classify, epoch, parse_quantity
 
@@ -35,8 +35,6 @@ _JOB_KEYS = (
 )
 # owners that hold a service of the cluster and no training job
 _SERVICES = {"DaemonSet", "Node"}
-_DEVICE_NOTE = re.compile(r"gpu|device|nvidia|uuid", re.IGNORECASE)
-_UUIDS = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SIGNALS = {129: 1, 130: 2, 131: 3, 132: 4, 133: 5, 134: 6, 135: 7, 136: 8, 137: 9, 139: 11, 141: 13, 143: 15}
 _SHM_DEFAULT = 64 * 2**20  # bytes; what container runtimes give when the pod mounts nothing at /dev/shm
 
@@ -79,6 +77,9 @@ def parse_pod(item: Mapping[str, Any], part: Parsed, _: Mapping[str, str]) -> No
         "end": None,
         "exit_code": None,
         "priority": spec.get("priority"),
+        "uid": meta.get("uid"),
+        "claims": pod_claims(item),
+        "devices": _reported(status) or annotated(meta.get("annotations") or {}, surely=True),
     }
     part.facts["pods"][name] = facts
     base = {"pod": name, "namespace": meta.get("namespace"), "job": identity["job"], "owner": identity["owner"], "gpus": gpus}
@@ -155,7 +156,7 @@ def _ranks(
         group = identity["index"]
     # with a c10d rendezvous torchrun numbers the nodes anew, whatever the pod is called
     elastic = ("rdzv" in words and "static" not in words) or env.get("PET_RDZV_BACKEND", "static") != "static"
-    devices = _devices(item)
+    devices = annotated(item["metadata"].get("annotations") or {})
     origin = "pod-env-elastic" if elastic else "pod-env"
     local, rank = _number(env, "LOCAL_RANK"), _number(env, "RANK")
     if local is not None and rank is not None:
@@ -167,25 +168,22 @@ def _ranks(
             part.placements.append(Placement(None, node, None, None, None, name, identity["attempt"], start, "pod"))
         return []
     for at, number in enumerate(ranks):
-        gpu = Gpu(uuid=devices[at]) if len(devices) == len(ranks) else None
+        gpu = devices[at] if len(devices) == len(ranks) else None
         part.placements.append(
             Placement(number, node, local if local is not None else at, gpu, None, name, identity["attempt"], start, origin)
         )
     return ranks
 
 
-def _devices(item: Mapping[str, Any]) -> list[str]:
-    """Return the GPU UUIDs that a device plugin or scheduler wrote into the annotations, in their order."""
-    notes = (item.get("metadata") or {}).get("annotations") or {}
-    best: list[str] = []
-    for key, value in notes.items():
-        if (
-            _DEVICE_NOTE.search(str(key))
-            and (found := list(dict.fromkeys(_UUIDS.findall(str(value)))))
-            and len(found) > len(best)
-        ):
-            best = found
-    return [uuid for uuid in best if ids.uuid(uuid)]
+def _reported(status: Mapping[str, Any]) -> list[Gpu]:
+    """Return the GPUs that the kubelet reports in the status of a pod's containers (KEP-4680, ``allocatedResourcesStatus``)."""
+    rows = [
+        row
+        for container in status.get("containerStatuses") or []
+        for row in container.get("allocatedResourcesStatus") or []
+        if not str(row.get("name")).startswith("claim:")  # the ids of claims are the driver's, and the claim says more
+    ]
+    return plugin_devices(one.get("resourceID") for row in rows for one in row.get("resources") or [])
 
 
 # ---- status

@@ -38,6 +38,7 @@ _JSON_KINDS = frozenset(
     {
         "metrics-json",
         "kubernetes",
+        "kubelet-devices",
         "flight-recorder",
         "torchelastic-error",
         "bmc",

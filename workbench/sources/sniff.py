@@ -15,6 +15,7 @@ KINDS = (
     "metrics-json",
     "kubernetes",
     "kubernetes-text",
+    "kubelet-devices",
     "slurm-text",
     "smi",
     "flight-recorder",
@@ -111,6 +112,8 @@ def _json_kind(name: str, text: str) -> str:
         return "smi"
     if '"workbench.manifest/' in text[:200]:
         return "manifest"
+    if has("Data", "PodDeviceEntries"):  # the checkpoint of a kubelet's device manager
+        return "kubelet-devices"
     if has("resultType") or has("metric", "values") or (has("status", "data") and has("result") and has("metric")):
         return "metrics-json"
     if (has("apiVersion") and (has("kind") or has("items"))) or (has("kind", "metadata") and (has("items") or has("spec"))):

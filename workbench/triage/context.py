@@ -50,6 +50,10 @@ class Context:
     job_pods: set[str] = field(default_factory=set)
     job_nodes: set[str] = field(default_factory=set)
     gpus: dict[str, dict[int, Gpu]] = field(default_factory=dict)  # node → index → identity at the job's start
+    unnumbered: dict[str, list[Gpu]] = field(default_factory=dict)  # node → UUID and address, from sources that know no index
+    given: dict[str, list[Gpu]] = field(
+        default_factory=dict
+    )  # node → the GPUs that the job's pods were given there, where all are known
     world_size: int | None = None
     start: float | None = None  # first line of the job
     stop: float | None = None  # last progress
@@ -118,7 +122,7 @@ class Context:
 
     def identify(self, node: str | None, gpu: Gpu) -> Gpu:
         """Complete a GPU's identity (index, UUID, PCI) with what the node's other sources say of the same device."""
-        for known in self.gpus.get(node or "", {}).values():
+        for known in (*self.gpus.get(node or "", {}).values(), *self.unnumbered.get(node or "", ())):
             if (
                 (gpu.uuid and gpu.uuid == known.uuid)
                 or (gpu.pci and known.pci and slot(gpu.pci) == slot(known.pci))
@@ -130,6 +134,25 @@ class Context:
                     gpu.pci or known.pci,
                 )
         return gpu
+
+    def is_foreign(self, node: str | None, gpu: Gpu | None) -> bool:
+        """Tell whether a GPU of one of the job's nodes was surely given to none of the job's pods."""
+        if node is None or gpu is None or not (gpu.pci or gpu.uuid) or not self.given.get(node):
+            return False
+        gpu = self.identify(node, gpu)
+        comparable = False
+        for own in self.given[node]:
+            if own.pci and gpu.pci:
+                comparable = True
+                if slot(own.pci) == slot(gpu.pci):
+                    return False
+            elif own.uuid and gpu.uuid:
+                comparable = True
+                if own.uuid == gpu.uuid:
+                    return False
+            else:
+                return False  # named by different things, which nothing here brings together
+        return comparable
 
     def ranks_of(self, node: str) -> list[int]:
         return sorted(rank for rank, name in self.rank_node.items() if name == node)

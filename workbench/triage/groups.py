@@ -129,6 +129,8 @@ def _weigh(context: Context, group: Group) -> None:
     if context.in_job(group.node) is False:
         group.dismiss(f"{group.node} is not one of the job's nodes")
         return
+    if group.source in ("kernel", "metrics", "smi") and context.is_foreign(group.node, group.gpu):
+        group.lower(0.2, "the platform gave this GPU to none of the job's pods")
     if first is None or last is None:
         if context.fail is not None and group.source in ("kernel", "metrics", "kubernetes", "slurm"):
             near = group.source != "kernel" or _of_the_job(context, group) or _at_the_end(context, group)

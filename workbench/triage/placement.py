@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from workbench.model import Gpu
 from workbench.parse.ids import short_node
+from workbench.triage.assignments import Assigned, assignments
 from workbench.triage.context import Context, slot
 
 __all__ = ["find_job_pods", "place_ranks", "unify_names"]
@@ -194,12 +196,12 @@ def place_ranks(context: Context) -> None:
             context.job_nodes.add(node)
     know_gpus(context)
     records = sorted(incident.placement_records, key=lambda p: -_ORIGIN_TRUST.get(p.origin, 2))
+    context.job_pods |= {placement.pod for placement in records if placement.pod and placement.origin == "pod-env"}
+    own = _own_gpus(context, assignments(context))
     for placement in records:
         node = context.node(placement.node) or context.node(placement.pod)
         if node and placement.origin in _OF_THE_JOB:
             context.job_nodes.add(node)
-        if placement.pod and placement.origin == "pod-env":
-            context.job_pods.add(placement.pod)
         if placement.rank is None:
             continue
         rank = placement.rank
@@ -209,16 +211,25 @@ def place_ranks(context: Context) -> None:
             context.rank_local.setdefault(rank, placement.local_rank)
         if placement.pid is not None:
             context.pid_rank.setdefault((node, placement.pid), rank)
-        if placement.gpu is not None:
-            gpu = context.identify(node, placement.gpu)
+        told, mine = placement.gpu, own(rank, node)
+        if mine and placement.origin.startswith("pod-env"):
+            told = mine.of(placement.local_rank) or told  # the order of an annotation is none
+        elif mine and told and told.index is not None and not told.pci and not told.uuid:
+            told = mine.of(told.index)  # cuda:0 is the first of the pod's GPUs, whichever of the node's that is
+        if told is not None:
+            gpu = context.identify(node, told)
             have = context.rank_gpu.get(rank)
             if have is None or (have.pci is None and gpu.pci):
                 context.rank_gpu[rank] = gpu
     for rank, local in context.rank_local.items():
         home = context.rank_node.get(rank)
         if rank not in context.rank_gpu and home:
-            # the local rank is the index only as far as the process sees all devices in order; at the start it does
-            context.rank_gpu[rank] = context.identify(home, Gpu(index=local))
+            mine = own(rank, home)
+            if mine and (gpu_of := mine.of(local)):
+                context.rank_gpu[rank] = gpu_of
+            elif mine is None or 0 < len(context.gpus.get(home, ())) <= len(mine.gpus):
+                # the local rank is the index only as far as the process sees all devices in order; at the start it does
+                context.rank_gpu[rank] = context.identify(home, Gpu(index=local))
     for rank, gpu in context.rank_gpu.items():
         home = context.rank_node.get(rank)
         if home and gpu.pci:
@@ -229,3 +240,28 @@ def place_ranks(context: Context) -> None:
     context.job_nodes |= set(context.rank_node.values())
     if not context.world_size and context.rank_node:
         context.world_size = max(context.rank_node) + 1
+
+
+def _own_gpus(context: Context, given: dict[str, Assigned]) -> Callable[[int, str | None], Assigned | None]:
+    """
+    Return what tells the GPUs of a rank's pod: the pod that says so itself, or the job's only pod on the rank's node.
+
+    Nodes on which the GPUs of all the job's pods are known are noted in `Context.given`.
+    """
+    pods: dict[str, list[str]] = {}
+    for pod in context.job_pods:
+        node = context.node(context.pod_node.get(pod))
+        if node:
+            pods.setdefault(node, []).append(pod)
+    for node, names in pods.items():
+        if all(name in given and given[name].whole for name in names):
+            context.given[node] = [gpu for name in names for gpu in given[name].gpus]
+    records = context.incident.placement_records
+    pod_of = {one.rank: one.pod for one in records if one.rank is not None and one.pod and one.origin == "pod-env"}
+
+    def own(rank: int, node: str | None) -> Assigned | None:
+        pod = pod_of.get(rank)
+        names = pods.get(node or "", [])
+        return given.get(pod) if pod else given.get(names[0]) if len(names) == 1 else None
+
+    return own

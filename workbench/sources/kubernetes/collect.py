@@ -12,6 +12,7 @@ from typing import Any
 from workbench.errors import SourceError
 from workbench.parse.kubernetes_reasons import epoch
 from workbench.sources.contract import Answer, Deadline, Folder, Scope, SourceTimeout
+from workbench.sources.kubernetes import devices
 from workbench.sources.kubernetes.api import Api, Listing
 from workbench.sources.kubernetes.clean import Cleaner
 from workbench.sources.kubernetes.errors import ApiError
@@ -70,6 +71,11 @@ class Collection:
         self.api, self.scope, self.folder, self.deadline = api, scope, folder, deadline
         self.page, self._clock = page, clock
         self.found = Found(scope.job, scope.namespace)
+        self._groups: dict[str, str] = {}
+
+    def version(self, group: str) -> str:
+        """Return the version of an API group that the server prefers."""
+        return self._groups.get(group) or "v1"
 
     def objects(self) -> list[Answer]:
         """Write all JSON files and return what became of them; `found` then tells what the job is."""
@@ -77,7 +83,9 @@ class Collection:
         answers: list[Answer] = []
         trouble: SourceError | None = None
         try:
-            self.found = Finder(self.api, self.page).find(self.scope, self.deadline)
+            finder = Finder(self.api, self.page)
+            self.found = finder.find(self.scope, self.deadline)
+            self._groups = finder.groups or {}
         except SourceError as error:
             trouble = error
         except ODD as error:
@@ -92,6 +100,9 @@ class Collection:
             parts.append(("owners", self._owners))
         if self.found.pods:
             parts.append(("poddisruptionbudgets", self._budgets))
+        if devices.wanted(self):
+            parts.append(("resourceclaims", lambda: devices.collect_claims(self)))
+            parts.append(("resourceslices", lambda: devices.collect_slices(self)))
         with ThreadPoolExecutor(len(parts), thread_name_prefix="kubernetes") as pool:
             answers += pool.map(lambda part: self._safely(part[1], part[0]), parts)
         refused = {wanted.resource for wanted, _ in self.found.lacks}
@@ -105,7 +116,7 @@ class Collection:
         try:
             return work()
         except ApiError as error:
-            groups = {"poddisruptionbudgets": "policy"}
+            groups = {"poddisruptionbudgets": "policy", "resourceclaims": devices.GROUP, "resourceslices": devices.GROUP}
             return lacking(Wanted("list", groups.get(what, ""), what), error, seconds=time.monotonic() - began)
         except SourceError as error:
             detail = f"list {what}: {error}"
@@ -118,7 +129,7 @@ class Collection:
 
     # ---- files
 
-    def _write(self, name: str, listing: Listing, said: str, asked: str, began: float, status: str = "ok") -> Answer:
+    def write(self, name: str, listing: Listing, said: str, asked: str, began: float, status: str = "ok") -> Answer:
         """Write one list as `kubectl get -o json` would, and say how it went."""
         cleaner = Cleaner()
         notes = "".join(f"; {note}" for note in listing.notes)
@@ -138,7 +149,7 @@ class Collection:
             seconds=time.monotonic() - began,
         )
 
-    def _kept(self, name: str, asked: str) -> Answer | None:
+    def kept(self, name: str, asked: str) -> Answer | None:
         """Return the answer for a file that an earlier collection left whole."""
         if not self.folder.has(name):
             return None
@@ -153,14 +164,14 @@ class Collection:
             return Answer("kubernetes", "failed", str(trouble), trouble.hint, "pods", seconds=seconds)
         notes = "".join(f"; {note}" for note in found.notes)
         if found.pods:
-            kept = self._kept("pods.json", "pods")
+            kept = self.kept("pods.json", "pods")
             if kept:
                 return kept
             where = f"{len(found.pods)} pods of {self.scope.job} in namespace {found.namespace}, found by {found.way}"
             lost = [name for name in self.scope.pods if name not in found.names]
             gone = f"; {len(lost)} of the pods that were named are deleted: {', '.join(lost[:5])}" if lost else ""
             partial = bool(lost) or any(wanted.resource == "pods" for wanted, _ in found.lacks)
-            return self._write(
+            return self.write(
                 "pods.json", Listing(found.pods), where + notes + gone, "pods", began, "partial" if partial else "ok"
             )
         if found.gone:
@@ -188,13 +199,13 @@ class Collection:
             bare = "its pods have no owner" if found.pods else "none is left"
             return Answer("kubernetes", "ok" if found.pods else "missing", f"no owner of the job: {bare}", asked="owners")
         kinds = ", ".join(sorted({str(item["kind"]) for item in found.owners}))
-        return self._kept("owners.json", "owners") or self._write(
+        return self.kept("owners.json", "owners") or self.write(
             "owners.json", Listing(found.owners), f"{len(found.owners)} owners of the job's pods: {kinds}", "owners", began
         )
 
     def _nodes(self) -> Answer:
         began = time.monotonic()
-        if kept := self._kept("nodes.json", "nodes"):
+        if kept := self.kept("nodes.json", "nodes"):
             return kept
         names = list(dict.fromkeys([*self.scope.nodes, *self.found.nodes]))
         path = path_of("", "v1", "nodes", None)
@@ -230,7 +241,7 @@ class Collection:
         said = f"{len(listing.items)} nodes" + (" of the job" if names else ", all, since the job's are not known")
         if lost:
             said += f"; no longer in the cluster: {', '.join(lost[:8])}"
-        return self._write("nodes.json", listing, said, path, began, "partial" if lost else "ok")
+        return self.write("nodes.json", listing, said, path, began, "partial" if lost else "ok")
 
     def _node(self, path: str, name: str) -> dict[str, Any] | None:
         try:
@@ -252,7 +263,7 @@ class Collection:
         Both APIs of events show the same objects, so the second is asked only where the first is not granted.
         """
         began = time.monotonic()
-        if kept := self._kept("events.json", "events"):
+        if kept := self.kept("events.json", "events"):
             return kept
         oldest: list[float] = []
         group = ""
@@ -274,7 +285,7 @@ class Collection:
         start = window_of(self.found, self.scope)[0] if self.found.pods or self.found.owners else now
         if first is not None and first > start + _MARGIN and now - start > EVENTS_KEPT:
             status, said = "partial", f"{said}; those before {_stamp(first)} are no longer kept"
-        return self._write("events.json", listing, said, asked, began, status)
+        return self.write("events.json", listing, said, asked, began, status)
 
     def _no_event(self, asked: str, first: float | None, now: float) -> Answer:
         ago = now - self.scope.until
@@ -328,7 +339,7 @@ class Collection:
 
     def _budgets(self) -> Answer:
         began, place = time.monotonic(), self.found.namespace or self.scope.namespace
-        if kept := self._kept("pdbs.json", "poddisruptionbudgets"):
+        if kept := self.kept("pdbs.json", "poddisruptionbudgets"):
             return kept
         labels = [(pod.get("metadata") or {}).get("labels") or {} for pod in self.found.pods]
         path = path_of("policy", "v1", "poddisruptionbudgets", place)
@@ -336,7 +347,7 @@ class Collection:
         if not listing.items and listing.complete:
             return Answer("kubernetes", "ok", "no disruption budget covers the job's pods", asked=path)
         said = f"{len(listing.items)} disruption budgets that cover the job's pods"
-        return self._write("pdbs.json", listing, said, path, began)
+        return self.write("pdbs.json", listing, said, path, began)
 
     def _clocks(self) -> list[Answer]:
         ahead = self.api.offset or 0.0

@@ -16,6 +16,7 @@ from workbench.parse.kubernetes_reasons import epoch, parse_quantity
 from workbench.sources.contract import Deadline, Reach
 from workbench.sources.kubernetes.api import Api
 from workbench.sources.kubernetes.collect import EVENTS_KEPT, MANIFEST, ODD, rule
+from workbench.sources.kubernetes.devices import GROUP as DYNAMIC
 from workbench.sources.kubernetes.errors import ApiError, place
 from workbench.sources.kubernetes.jobs import Finder, Wanted, path_of
 
@@ -26,6 +27,7 @@ _NODES = 2000  # nodes that are looked at
 _GPU = re.compile(r"^(?:nvidia\.com/(?:gpu|gpu\.shared|mig-\S+)|amd\.com/gpu|gpu\.intel\.com/\S+)$")
 # the conditions that every kubelet sets; all others come from a monitor
 _KUBELET = {"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"}
+_OF_NO_NAMESPACE = ("nodes", "resourceslices")
 _MONITOR = (
     "install node-problem-detector with GPU rules, NVSentinel or the GPU operator's health checks, which make node conditions"
 )
@@ -116,7 +118,11 @@ class Doctor:
         except ApiError as error:
             if error.kind not in ("forbidden", "absent"):
                 raise
-        asked = [(row, Wanted(row["verb"], row["group"], _resource(row), self.namespace)) for row in table("kubernetes_rights")]
+        asked = [
+            (row, Wanted(row["verb"], row["group"], _resource(row), self.namespace))
+            for row in table("kubernetes_rights")
+            if row["group"] != DYNAMIC or finder.has(DYNAMIC)  # a cluster without it lacks no right to it
+        ]
         for row in table("kubernetes_jobs"):
             if row["kind"] and finder.groups is not None and finder.has(row["group"]):
                 more = {"need": "should", "used_for": f"{row['kind']}: {row['meaning']}", "blind_to": ""}
@@ -131,7 +137,7 @@ class Doctor:
     def _right(self, row: dict[str, str], wanted: Wanted, deadline: Deadline) -> Reach | None:
         resource, _, part = wanted.resource.partition("/")
         item = f"rights: {wanted.verb} {wanted.resource}" + (f".{wanted.group}" if wanted.group else "")
-        namespace = "" if resource == "nodes" else wanted.namespace or ""
+        namespace = "" if resource in _OF_NO_NAMESPACE else wanted.namespace or ""
         attributes = {
             "verb": wanted.verb,
             "group": wanted.group,
@@ -155,7 +161,7 @@ class Doctor:
         if allowed is None:
             return Reach("kubernetes", item, "unknown", "the server's review says neither yes nor no")
         home = self.api.namespace
-        if not wanted.namespace and home and resource != "nodes":
+        if not wanted.namespace and home and resource not in _OF_NO_NAMESPACE:
             inside = self._right(row, replace(wanted, namespace=home), deadline)
             if inside is not None and inside.status == "ok":
                 return replace(inside, status="warning", detail=f"granted in namespace {home} only", fix=rule(wanted))

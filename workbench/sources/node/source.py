@@ -17,6 +17,7 @@ from workbench.parse.ids import same_node
 from workbench.sources.command import Ran, run
 from workbench.sources.contract import Answer, Deadline, Folder, FolderFull, Reach, Scope
 from workbench.sources.node.kernel import Reading, collect_kernel, places
+from workbench.sources.node.kubelet import KUBELET, collect_checkpoint
 from workbench.sources.node.nvml import read_nvml
 
 __all__ = ["ThisNode"]
@@ -51,15 +52,17 @@ class ThisNode:
         What this node may be called; default the host name, and what Slurm and Kubernetes call it in the environment.
     env : mapping, optional
         Added to the environment of NVML's reader and of the tools, e.g. ``LD_LIBRARY_PATH``.
+    kubelet : str
+        Root of the kubelet's files.
     """
 
     name = "node"
 
-    def __init__(self, names: Sequence[str] = (), *, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, names: Sequence[str] = (), *, env: Mapping[str, str] | None = None, kubelet: str = KUBELET) -> None:
         told = [os.environ.get(word, "") for word in ("SLURMD_NODENAME", "NODE_NAME", "K8S_NODE_NAME")]
         host = socket.gethostname()
         self.names = tuple(dict.fromkeys(name for name in (names or (*told, host, host.split(".")[0])) if name))
-        self.env = dict(env or {})
+        self.env, self.kubelet = dict(env or {}), kubelet
 
     def locate(self, scope: Scope, deadline: Deadline) -> Scope | None:
         """A node knows no jobs: None."""
@@ -73,7 +76,7 @@ class ThisNode:
 
     def collect(self, scope: Scope, folder: Folder, deadline: Deadline) -> list[Answer]:
         """
-        Write ``kernel/<node>.log``, ``smi/<node>-nvml.json`` and what the tools that are here print.
+        Write ``kernel/<node>.log``, ``smi/<node>-nvml.json``, what the tools that are here print, and the kubelet's device assignments.
 
         Only on a node of the job: another machine's log says nothing of it, and could be blamed. When the job's nodes are not known,
         a machine with GPUs counts as one.
@@ -93,6 +96,7 @@ class ThisNode:
             lambda: [collect_kernel(node, scope.since, scope.until, folder, deadline)],
             lambda: [self._nvml(node, folder, deadline)],
             *(partial(self._tool, tool, node, folder, deadline) for tool in _TOOLS),
+            lambda: collect_checkpoint(node, folder, self.kubelet),
         ]
         with ThreadPoolExecutor(len(jobs), "workbench-node") as pool:
             answers = [answer for future in [pool.submit(job) for job in jobs] for answer in _result(future)]
