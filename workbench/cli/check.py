@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--command",
+        dest="pair_command",
         metavar="COMMAND",
         help="with --pairs: what is run, {a} and {b} for the nodes, no shell: 'srun -N2 --gpus-per-node=8 -w {a},{b} all_reduce_perf -g 8'",
     )

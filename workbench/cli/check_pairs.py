@@ -22,10 +22,10 @@ def run_pairs(options: argparse.Namespace) -> str:
     from workbench.report.text import clean
 
     example = '--command "srun -N2 --gpus-per-node=8 -w {a},{b} all_reduce_perf -b 1G -e 4G -f 2 -g 8"'
-    if not options.command:
+    if not options.pair_command:
         raise ConfigError("nothing says what to run on the pairs", hint=f"for example {example}")
     try:
-        command = shlex.split(options.command)
+        command = shlex.split(options.pair_command)
     except ValueError as error:
         raise ConfigError(f"the command cannot be read: {error}", hint=f"for example {example}") from None
     if options.output not in ("table", "json", "nagios"):

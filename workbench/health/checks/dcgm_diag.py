@@ -24,6 +24,9 @@ _CODES = {
     "MONITOR": "dcgm-diag-monitor",
     "CONFIG": "dcgm-diag-config",
 }
+# weight from which the parser takes a failure for this GPU's fault whatever DCGM calls it: minutes of thermal violations, or a limit
+# that all other GPUs of the node keep
+_SURE = 0.6
 
 
 @check(
@@ -65,6 +68,8 @@ def _failed(seen: Seen, event: Event, test: str, level: int) -> Finding:
     code = _CODES.get(severity, "dcgm-diag-monitor" if warned else "dcgm-diag-fail")
     if event.role == "context" and severity != "CONFIG":
         code = "dcgm-diag-monitor"
+    elif severity == "MONITOR" and not warned and event.role == "cause" and (event.weight or 0.0) >= _SURE:
+        code = "dcgm-diag-fail"
     summary = f"{test} of dcgmi diag -r {level} failed" + (f": {message[:300]}" if message else "")
     evidence = [word for word in (f"{error} ({severity})" if error else "", event.text) if word]
     one = seen.found(code, summary, gpu=named(seen, event.gpu), part=test, evidence=evidence)

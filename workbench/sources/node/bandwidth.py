@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from shutil import which
 
 from workbench.parse.gpu_state import NodeGpus
 from workbench.parse.nccl_tests import NcclRun, parse_nccl
 from workbench.parse.nvbandwidth import Bandwidths, parse_nvbandwidth
-from workbench.sources.command import run
+from workbench.sources.command import environment, run
 from workbench.sources.contract import Deadline
 from workbench.sources.node.active import free_gpus
 from workbench.sources.node.world import Unread, Way, World, reader, tool
@@ -21,7 +22,6 @@ _SECONDS = 300.0
 _NCCL_SECONDS = 240.0
 # CUDA's own order begins with the fastest GPU: a number would not mean what it means to NVML
 _ENV = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-_INSTALL = "put it on the PATH of this service, or make the check not run: health.optional"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +36,35 @@ class NcclOutcome:
     seconds: float
 
 
-def _found(world: World, names: tuple[str, ...], what: str) -> str:
-    """Return the first of some programs that is there; so that GPUs are not looked at for nothing."""
-    from shutil import which
-
-    from workbench.sources.command import environment
-
+def _found(world: World, *names: str) -> str:
+    """Return the first of some programs that is there; raises `Unread` when none is."""
     path = environment(world.env)["PATH"]
-    for name in names:
-        if which(name, path=path):
-            return name
-    raise Unread("missing", f"{what}: none of {', '.join(names)} is there", _INSTALL)
-
-
-def _nvbandwidth(world: World, deadline: Deadline, *more: str) -> Bandwidths:
-    program = _found(world, ("nvbandwidth",), "nvbandwidth is not installed")
-    free_gpus(world, deadline)
-    inside = World(world.node, world.root, {**world.env, **_ENV}, world.clock, world.settings)
-    seconds = max(deadline.left() - 2.0, 1.0)
-    # it ends with 1 when one of its tests fails, and has measured the others
-    ran = tool(inside, (program, *more, "-t", *TESTS), deadline, codes=(0, 1), limit=4 << 20, seconds=min(seconds, _SECONDS))
-    found = parse_nvbandwidth(ran.text)
-    if not found.tests:
-        said = found.error or "; ".join(f"{name}: {word}" for name, word in found.others.items()) or ran.said
-        raise Unread("garbage", f"{ran.asked} measured nothing: {said[:300]}", "run it by hand")
+    found = next((name for name in names if which(name, path=path)), None)
+    if found is None:
+        raise Unread("missing", f"{names[0]} is not installed", "put it on the PATH of this service")
     return found
 
 
-def _nvbandwidth_json(world: World, deadline: Deadline) -> Bandwidths:
-    return _nvbandwidth(world, deadline, "-j")
+def _nvbandwidth(world: World, deadline: Deadline) -> Bandwidths:
+    free_gpus(world, deadline)
+    program = _found(world, "nvbandwidth")
+    inside = World(world.node, world.root, {**world.env, **_ENV}, world.clock, world.settings)
+    said = ""
+    for more in (("-j",), ()):  # versions before 0.5 know no -j: they print how they are used, and end with 1
+        seconds = min(_SECONDS, max(deadline.left() - 2.0, 1.0))
+        # it ends with 1 also when one of its tests fails, and has measured the others
+        try:
+            ran = tool(inside, (program, *more, "-t", *TESTS), deadline, codes=(0, 1), limit=4 << 20, seconds=seconds)
+        except Unread as error:
+            if error.ending != "garbage" or not more:
+                raise
+            continue
+        found = parse_nvbandwidth(ran.text)
+        if found.tests:
+            return found
+        others = "; ".join(f"{name}: {word}" for name, word in found.others.items())
+        said = found.error or others or ran.said or said
+    raise Unread("garbage", f"nvbandwidth measured nothing: {said[:300]}", "run it by hand")
 
 
 def _whole(gpus: NodeGpus) -> int:
@@ -74,8 +74,8 @@ def _whole(gpus: NodeGpus) -> int:
 
 
 def _nccl(world: World, deadline: Deadline) -> NcclOutcome:
-    program = _found(world, ("all_reduce_perf", "all_reduce_perf_mpi"), "nccl-tests are not installed")
     count = _whole(free_gpus(world, deadline))
+    program = _found(world, "all_reduce_perf", "all_reduce_perf_mpi")
     argv = (program, "-b", "8M", "-e", "1G", "-f", "2", "-g", str(count), "-c", "1")
     seconds = min(_NCCL_SECONDS, max(deadline.left() - 2.0, 1.0))
     ran = run(argv, seconds=seconds, limit=4 << 20, env={**world.env, **_ENV})
@@ -93,7 +93,7 @@ reader(
     "nvbandwidth",
     "bandwidth between host and GPUs, and of each pair of GPUs",
     seconds=2 * _SECONDS + 30.0,
-    ways=(Way("nvbandwidth -j", _nvbandwidth_json), Way("nvbandwidth", _nvbandwidth)),
+    ways=(Way("nvbandwidth", _nvbandwidth),),
     active=True,
 )
 reader(

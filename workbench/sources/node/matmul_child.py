@@ -180,21 +180,21 @@ def check(with_: Any, a: Any, b: Any, product: Any, most: int, terms: int, seed:
     got = with_.host(product)
     fine = with_.whole(got) & (got <= most * most * terms) & (got >= -most * most * terms)
     whole = with_.exact(got, fine)
-    rows = {row for row, _ in with_.places(~fine)}
+    odd = with_.places(~fine)
+    rows = {row for row, _ in odd}
     x, y = with_.weights(seed, b.shape[1]), with_.weights(seed + 1, a.shape[0])
     rows |= set(with_.wrong_rows(whole @ x, a @ (b @ x)))
     columns = with_.wrong_rows(whole.T @ y, b.T @ (a.T @ y))
     found: list[dict[str, Any]] = []
     for row in sorted(rows)[:_ROWS]:
         right = a[row : row + 1] @ b
-        for at in with_.wrong_rows(whole[row : row + 1], right) + [column for line, column in with_.places(~fine) if line == row]:
-            place = {"row": row, "column": at, "got": float(got[row, at]), "right": int(right[0, at])}
-            if place not in found:
-                found.append(place)
+        columns_here = {*with_.wrong_rows(whole[row : row + 1], right), *(column for line, column in odd if line == row)}
+        for at in sorted(columns_here):
+            value = float(got[row, at])
+            told = value if value == value and abs(value) != float("inf") else str(value)  # JSON has no NaN
+            found.append({"row": row, "column": at, "got": told, "right": int(right[0, at])})
     if not found and columns:  # a row's checksum that is right and a column's that is not: the host itself miscounts
         found.append({"row": -1, "column": columns[0], "got": 0.0, "right": 0})
-    for place in found:
-        place["got"] = place["got"] if place["got"] == place["got"] and abs(place["got"]) != float("inf") else str(place["got"])
     return found
 
 
