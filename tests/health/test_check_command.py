@@ -64,11 +64,3 @@ def test_each_form_and_its_exit_code(form: str, capsys: pytest.CaptureFixture[st
 def test_an_unknown_check_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "gpu-kount"]) == 78
     assert "there is no check 'gpu-kount'" in capsys.readouterr().err
-
-
-def test_the_function_checks_is_not_lost_behind_the_folder_of_that_name() -> None:
-    import importlib
-
-    importlib.import_module("workbench.health.checks.driver")
-    health = importlib.import_module("workbench.health")
-    assert callable(health.checks)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-# first the folder of checks, so that its name is not put over the function of that name when a check is loaded
-import workbench.health.checks  # noqa: F401
 from workbench.health.across_nodes import compare
 from workbench.health.finding import STATUSES, Finding
 from workbench.health.registry import Check, check, checks
