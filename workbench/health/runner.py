@@ -21,6 +21,9 @@ __all__ = ["CONTEXTS", "SECONDS", "fitness", "judged", "read", "run"]
 
 SECONDS = 45.0  # for all that only looks, together: Slurm kills a HealthCheckProgram after 60 s
 _GRACE = 0.5  # seconds that a reader may need to give up after its deadline
+# a program that does not go has 0.4 s after SIGTERM and as much after SIGKILL (`workbench.sources.command`): its reader is told an earlier
+# deadline, so that what hung is named by whoever asked it, and dead before we end
+_ENDING = 0.8
 
 
 def run(
@@ -147,7 +150,7 @@ def _at_once(readers: Sequence[Reader], world: World, seconds: float) -> dict[st
 
         def ask(reader: Any = one, limit: float = limit) -> None:
             try:
-                done.put(reader.read(world, Deadline(limit)))
+                done.put(reader.read(world, Deadline(max(limit - _ENDING, limit / 2))))
             except BaseException as error:  # a thread that ends without a word would look like one that hangs
                 done.put(Reading(reader.name, "garbage", detail=f"{type(error).__name__}: {error}"[:300]))
 
@@ -186,6 +189,8 @@ def judged(one: Check, node: str, context: str, readings: Mapping[str, Reading],
         found = list(one.judge(seen))
     except Exception as error:  # a defect in one check must cost neither the others nor the truth
         return [seen.unknown(f"the check itself failed: {type(error).__name__}: {error}"[:400], code="check-failed")]
+    if not found and "gpus" in one.needs and not seen.gpus.states:  # most judges go from GPU to GPU
+        return [seen.unknown(f"{readings['gpus'].path} shows no GPU", hint="see what gpu-count says")]
     return found or [seen.unknown("the check came to no conclusion", code="check-failed")]
 
 
