@@ -143,6 +143,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("health.ports", "number", "how many RDMA ports (InfiniBand, RoCE, EFA) must be active"),
     Setting("health.port_rate", "number", "Gb/s that a port must run at to count"),
     Setting("health.port_names", "words", "RDMA devices and network interfaces that must be up, such as mlx5_0 and ens10f0"),
+    Setting("health.diag", "number", "level 1 to 4 of dcgmi diag with --context idle; 1 when not set"),
+    Setting("health.probe_python", "path", "a Python with torch or cupy, for products of matrices with --context idle"),
+    Setting("health.checks_folder", "words", "folders of executables that are checks of your own"),
     Setting("node.enabled", "flag", "read this machine's own GPUs and kernel log, when the job ran on it", True),
 )
 _KNOWN = {setting.key: setting for setting in SETTINGS}

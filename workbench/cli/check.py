@@ -39,7 +39,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not look at this node: say what the checks make of kept kernel logs and outputs of nvidia-smi, NVML and dcgmi",
     )
     parser.add_argument("--node", help="this node's name; default its host name")
-    parser.add_argument("--seconds", type=float, default=45.0, help="what is not read by then is unknown; default 45")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        help="what is not read by then is unknown; default 45, and with --context idle as long as each probe takes at most",
+    )
+    parser.add_argument(
+        "--pairs",
+        metavar="NODES",
+        help="do not look at this node: run --command on pairs of these, such as gpu[01-16], until it is clear which node is bad",
+    )
+    parser.add_argument(
+        "--command",
+        dest="pair_command",
+        metavar="COMMAND",
+        help="with --pairs: what is run, {a} and {b} for the nodes, no shell: 'srun -N2 --gpus-per-node=8 -w {a},{b} all_reduce_perf -g 8'",
+    )
+    parser.add_argument(
+        "--pair-seconds", type=float, default=300.0, metavar="S", help="after this time a pair hangs; default 300"
+    )
+    parser.add_argument(
+        "--least", type=float, metavar="GB/S", help="bus bandwidth below which a pair is bad; default any will do"
+    )
+    parser.add_argument("--at-once", type=int, default=16, metavar="N", help="pairs run at the same time; default 16")
     parser.add_argument("--config", metavar="FILE", help="default: ./workbench.toml, then ~/.config/workbench/workbench.toml")
     parser.add_argument("--profile", metavar="NAME", help="one of the file's [profiles.NAME]")
 
@@ -57,6 +79,10 @@ def run(options: argparse.Namespace) -> int:
         return _explain(options, settings)
     if options.kept:
         return _kept(options, settings)
+    if options.pairs:
+        from workbench.cli.check_pairs import run_pairs
+
+        return _CODES[run_pairs(options)]
     findings = run_checks(options.context, node=options.node, only=options.checks, seconds=options.seconds, settings=settings)
     sys.stdout.write(FORMATS[options.output](findings, verbose=options.verbose))
     return _CODES[fitness(findings)]

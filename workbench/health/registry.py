@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
+
+from workbench.sources.node.readers import all_readers
 
 if TYPE_CHECKING:
     from workbench.health.finding import Finding
     from workbench.health.seen import Seen
 
-__all__ = ["CONTEXTS", "Check", "Judge", "check", "checks"]
+__all__ = ["CONTEXTS", "GROUP", "QUICK", "Check", "Judge", "broken", "check", "checks", "disturbs"]
 
 # when a check is run: before a job gets the node, while one runs (nothing that disturbs it), between jobs (may use the GPUs)
 CONTEXTS = ("allocation", "running", "idle")
+GROUP = "workbench.checks"  # the group of entry points by which a package of the site's brings checks
+QUICK = 20.0  # seconds that something which uses the GPUs may take before a job: who starts the job waits for it
 Judge = Callable[["Seen"], "Iterable[Finding]"]
 
 
@@ -107,9 +112,74 @@ def _ours() -> None:
     package = import_module("workbench.health.checks")
     for module in sorted(each.name for each in iter_modules(package.__path__)):
         import_module(f"workbench.health.checks.{module}")
+    assert not (wrong := [why for one in _CHECKS.values() if (why := disturbs(one))]), wrong
+
+
+@lru_cache(maxsize=1)
+def _theirs() -> None:
+    for point in sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value)):
+        _load(point)
+
+
+def _load(point: EntryPoint) -> None:
+    """Load one entry point; what goes wrong in it, whatever it is, becomes a check that says so."""
+    before = dict(_CHECKS)
+    origin = f"entry point {point.name} ({point.value})"
+    wrong: list[str] = []
+    try:
+        point.load()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a package that ends the interpreter when it is imported ends no node's check
+        wrong.append(f"{type(error).__name__}: {error}")
+    for name, one in list(_CHECKS.items()):
+        if name in before:
+            _CHECKS[name] = before[name]
+        elif why := disturbs(one):
+            wrong.append(why)
+            del _CHECKS[name]
+        elif one.origin == "workbench":
+            _CHECKS[name] = replace(one, origin=origin)
+    if not wrong and len(_CHECKS) == len(before):
+        wrong.append("it registered no check")
+    if wrong:
+        one = broken(f"entry-point-{point.name}", origin, f"the {origin} is broken: {'; '.join(wrong)}"[:400])
+        _CHECKS[one.id] = one
+
+
+def broken(id: str, origin: str, why: str) -> Check:
+    """Return the check that stands for one which could not be loaded: always unknown, so that nobody takes its silence for health."""
+
+    def judge(seen: Seen) -> Iterable[Finding]:
+        yield seen.unknown(why, code="check-failed", hint=f"mend or remove it: {origin}")
+
+    return Check(id, "a check of the site could be loaded", judge, (), origin=origin)
+
+
+def disturbs(one: Check) -> str:
+    """
+    Return why a check must not be run in a context that it names; empty when it may.
+
+    While a job runs nothing may use its GPUs; before a job only what is over within `QUICK` seconds.
+    """
+    readers = all_readers()
+    active = [readers[name] for name in (*one.needs, *one.wants) if name in readers and readers[name].active]
+    for reader in active:
+        if "running" in one.contexts:
+            return f"check {one.id!r} must not run while a job runs: its reading {reader.name!r} uses the GPUs"
+        if "allocation" in one.contexts and reader.seconds > QUICK:
+            return f"check {one.id!r} must not run before a job: {reader.name!r} may use the GPUs for {reader.seconds:.0f} s"
+    return ""
 
 
 def checks() -> dict[str, Check]:
-    """Return all checks by id: the shipped ones, and those that a site's entry points ``workbench.checks`` registered."""
+    """
+    Return all checks by id: the shipped ones, and those that a site's entry points ``workbench.checks`` registered.
+
+    An entry point names a module that registers checks with the decorator `check` when it is imported (and readings with
+    `workbench.sources.node.world.reader`). One that cannot be loaded, registers nothing, takes the id of another or would disturb a job
+    is a check of its own, ``entry-point-NAME``, and always unknown.
+    """
     _ours()
+    _theirs()
     return dict(_CHECKS)

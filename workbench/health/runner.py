@@ -12,12 +12,14 @@ from workbench.errors import ConfigError
 from workbench.health.finding import STATUSES, Finding, worst
 from workbench.health.registry import CONTEXTS, Check, checks
 from workbench.health.seen import Seen
+from workbench.health.site_checks import executables
 from workbench.sources.contract import Deadline
 from workbench.sources.node.readers import all_readers
-from workbench.sources.node.world import Reading, World
+from workbench.sources.node.world import Reader, Reading, World
 
-__all__ = ["CONTEXTS", "fitness", "judged", "read", "run"]
+__all__ = ["CONTEXTS", "SECONDS", "fitness", "judged", "read", "run"]
 
+SECONDS = 45.0  # for all that only looks, together: Slurm kills a HealthCheckProgram after 60 s
 _GRACE = 0.5  # seconds that a reader may need to give up after its deadline
 # a program that does not go has 0.4 s after SIGTERM and as much after SIGKILL (`workbench.sources.command`): its reader is told an earlier
 # deadline, so that what hung is named by whoever asked it, and dead before we end
@@ -29,7 +31,7 @@ def run(
     *,
     node: str | None = None,
     only: Sequence[str] = (),
-    seconds: float = 45.0,
+    seconds: float | None = None,
     world: World | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> list[Finding]:
@@ -45,7 +47,8 @@ def run(
     only : sequence of str, optional
         Ids of the checks to run; default all of the context.
     seconds : float, optional
-        After this time whatever is still read is unknown. Slurm kills a HealthCheckProgram after 60 s.
+        After this time whatever is still read, or was not begun, is unknown. Default 45 for what only looks, and for each probe that
+        uses the GPUs as long as it takes at most.
     world : World, optional
         Where to look; default this machine.
     settings : mapping, optional
@@ -63,14 +66,16 @@ def run(
     """
     if context not in CONTEXTS:
         raise ConfigError(f"{context!r} is no context", hint=f"there are {', '.join(CONTEXTS)}")
+    world = world or World(settings=dict(settings or {}))
     known = checks()
+    brought, readers = executables(world, taken=known)
+    known |= brought
     if wrong := [name for name in only if name not in known]:
         raise ConfigError(f"there is no check {wrong[0]!r}", hint=f"there are {', '.join(sorted(known))}")
     wanted = [one for one in known.values() if (one.id in only if only else context in one.contexts)]
-    world = world or World(settings=dict(settings or {}))
     name = node or world.node
     names = dict.fromkeys(name for one in wanted for name in (*one.needs, *one.wants))
-    readings = read(names, world, seconds)
+    readings = read(names, world, seconds, context=context, readers=readers)
     findings: list[Finding] = []
     for one in wanted:
         findings += judged(one, name, context, readings, world)
@@ -84,28 +89,72 @@ def fitness(findings: Iterable[Finding]) -> str:
     return worst(statuses)
 
 
-def read(names: Iterable[str], world: World, seconds: float) -> dict[str, Reading]:
-    """Read everything at once; who does not come back in time is left behind."""
-    readers = all_readers()
+def read(
+    names: Iterable[str],
+    world: World,
+    seconds: float | None = None,
+    *,
+    context: str = "allocation",
+    readers: Mapping[str, Reader] | None = None,
+) -> dict[str, Reading]:
+    """
+    Read all that only looks at once, then what uses the GPUs one after another: two probes at a time would measure each other.
+
+    Who does not come back in time is left behind. While a job runs nothing that uses the GPUs is begun.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Readings.
+    world : World
+    seconds : float, optional
+        For all of them together; default see `run`.
+    context : str, optional
+        Of `CONTEXTS`.
+    readers : mapping, optional
+        Readers beside those of `all_readers`.
+    """
+    known = all_readers() | dict(readers or {})
+    out: dict[str, Reading] = {}
+    passive: list[Reader] = []
+    active: list[Reader] = []
+    begun = time.monotonic()
+    for name in names:
+        if name not in known:
+            out[name] = Reading(name, "missing", detail=f"there is no reading {name!r}", hint="correct the check that needs it")
+        else:
+            (active if known[name].active else passive).append(known[name])
+    out |= _at_once(passive, world, SECONDS if seconds is None else seconds)
+    for reader in active:
+        left = reader.seconds if seconds is None else seconds - (time.monotonic() - begun)
+        if context == "running":
+            out[reader.name] = Reading(
+                reader.name, "missing", detail="it uses the GPUs: not while a job runs", hint="--context idle, between jobs"
+            )
+        elif seconds is not None and left < 1.0:
+            detail = f"not begun: the {seconds:.0f} s were over"
+            out[reader.name] = Reading(reader.name, "time-out", detail=detail, hint="--seconds gives it more time")
+        else:
+            out |= _at_once([reader], world, left)
+    return out
+
+
+def _at_once(readers: Sequence[Reader], world: World, seconds: float) -> dict[str, Reading]:
     done: SimpleQueue[Reading] = SimpleQueue()
     begun = time.monotonic()
     waiting: dict[str, float] = {}
     out: dict[str, Reading] = {}
-    for name in names:
-        if name not in readers:
-            out[name] = Reading(name, "missing", detail=f"there is no reading {name!r}", hint="correct the check that needs it")
-            continue
-        reader = readers[name]
-        limit = min(reader.seconds, seconds)
-        waiting[name] = begun + limit + _GRACE
+    for one in readers:
+        limit = min(one.seconds, seconds)
+        waiting[one.name] = begun + limit + _GRACE
 
-        def ask(reader: Any = reader, limit: float = limit) -> None:
+        def ask(reader: Any = one, limit: float = limit) -> None:
             try:
                 done.put(reader.read(world, Deadline(max(limit - _ENDING, limit / 2))))
             except BaseException as error:  # a thread that ends without a word would look like one that hangs
                 done.put(Reading(reader.name, "garbage", detail=f"{type(error).__name__}: {error}"[:300]))
 
-        Thread(target=ask, name=f"reading-{name}", daemon=True).start()
+        Thread(target=ask, name=f"reading-{one.name}", daemon=True).start()
     while waiting:
         now = time.monotonic()
         for name, end in list(waiting.items()):

@@ -281,7 +281,7 @@ def read_health(doc: Document, at: int, out: Out) -> int:
         elif old:
             close()
             watch = (old[1], old[2], row, [old[3] or ""]) if old[2] != "Healthy" else None
-        elif name and re.search(r"system$|^NvSwitch", name) and right in ("Failure", "Warning"):
+        elif name and re.search(r"system$|^NvSwitch|^Driver$", name) and right in ("Failure", "Warning"):
             close()
             watch = (name, right, row, [])
         elif name:
@@ -461,7 +461,7 @@ def _health(doc: Document, start: int, end: int, node: dict[str, Any], gpu: Gpu 
             continue
         value, children = child.get("value"), child.get("children")
         here = Gpu(index=int(name)) if re.match(r"\d{1,3}$", name) else gpu
-        if re.search(r"system$|^NvSwitch", name, re.I) and value in ("Failure", "Warning"):
+        if re.search(r"system$|^NvSwitch|^Driver$", name, re.I) and value in ("Failure", "Warning"):
             words = " ".join(_texts(children))
             row = _rows_with(doc, start, end, (_texts(children) or [name])[0])
             _emit(out, row, f"dcgmi-health-{_watch(name)}", name, here, str(value), words, None)

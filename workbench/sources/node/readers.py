@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from workbench.sources.node import (
+    bandwidth,
     clock,
     containers,
+    dcgm,
     disks,
     fabric_services,
     gpu_files,
@@ -17,6 +19,7 @@ from workbench.sources.node import (
     kernel_state,
     limits,
     machine,
+    matmul,
     memory,
     network,
     pci_access,
@@ -28,8 +31,10 @@ __all__ = ["all_readers"]
 
 # importing them registers what they read
 _MODULES = (
+    bandwidth,
     clock,
     containers,
+    dcgm,
     disks,
     fabric_services,
     gpu_files,
@@ -42,6 +47,7 @@ _MODULES = (
     kernel_state,
     limits,
     machine,
+    matmul,
     memory,
     network,
     pci_access,
