@@ -138,10 +138,14 @@ def _first_and_last(asked: Asked, found: Found, flood: Sequence[tuple[Kind, int]
     result = Candidates()
     last = max(most // _LAST, 1)
     bodies = []
-    for kind, _ in flood:
+    # One line is of many kinds. It comes with the smallest of them that is found by whole words: to look for the others costs too much.
+    others: list[dict[str, Any]] = []
+    for kind, _ in sorted(flood, key=lambda each: (not each[0].cheap, each[1])):
+        query = all_of(found.query, kind.query, none=others)
         for size, descending in ((most - last, False), (last, True)):
-            body = hits_of(asked, found, size, descending)
-            bodies.append(body | {"query": all_of(found.query, kind.query)})
+            bodies.append(hits_of(asked, found, size, descending) | {"query": query})
+        if kind.cheap:
+            others = [*others, kind.query]
     for rows, trouble in msearch(asked, bodies):
         result.note(trouble)
         result.rows += rows

@@ -102,7 +102,9 @@ class _Push:
 
     # -- how each stream begins and ends --------------------------------------------------------------------------------
 
-    def _buckets(self, query: Mapping[str, Any], aggs: Mapping[str, Any], paths: str, node: str = "") -> Iterator[dict[str, Any]]:
+    def _buckets(
+        self, query: Mapping[str, Any], aggs: Mapping[str, Any], paths: Sequence[str], node: str = ""
+    ) -> Iterator[dict[str, Any]]:
         """Yield one bucket for each stream (and node of it), page by page."""
         names = {f"k{at}": name for at, name in enumerate(self.found.key)} | ({"n": node} if node else {})
         sources = [{label: {"terms": {"field": name, "missing_bucket": True}}} for label, name in names.items()]
@@ -122,7 +124,7 @@ class _Push:
                     "aggs": {"streams": {"composite": composite, "aggs": aggs}},
                 },
                 paths="timed_out,_shards,aggregations.streams.after_key,aggregations.streams.buckets.key,"
-                f"aggregations.streams.buckets.doc_count,aggregations.streams.buckets.{paths}",
+                "aggregations.streams.buckets.doc_count," + ",".join(f"aggregations.streams.buckets.{path}" for path in paths),
             )
             self.note(shard_trouble(body["_shards"], bool(body.get("timed_out"))))
             page = (body.get("aggregations") or {}).get("streams") or {}
@@ -139,7 +141,7 @@ class _Push:
         fields, key = self.asked.fields, self.found.key
         node = next((name for name in fields.named["node"] if self.found.has.get(name, 0) >= 0.01), "")
         end = {"z": {"max": {"field": fields.time}}}
-        for bucket in self._buckets(self.found.query, end, "z.value", "" if node in key else node):
+        for bucket in self._buckets(self.found.query, end, ["z.value"], "" if node in key else node):
             where = self._key(bucket)
             stream = self.streams.setdefault(where, Stream("", joined=set()))
             stream.total += bucket["doc_count"]
@@ -154,7 +156,7 @@ class _Push:
             each = max(_LEAST_EDGE, min(_MOST_EDGE, self.room // max(streams, 1)))
             self._edges(list(self.streams), max(each // 3, 2), each - max(each // 3, 2))
             return
-        chosen = self._outstanding(max(self.room // (_BEGIN + _END), 8))
+        chosen = self._outstanding(max(self.room // (2 * (_BEGIN + _END)), 16))
         self.remarks.append(
             f"first and last lines of the {len(chosen)} streams that stand out, and of the others when each ended"
         )
@@ -177,7 +179,7 @@ class _Push:
         query: Mapping[str, Any] = self.found.query
         if len(keys) < len(self.streams):
             query = all_of(query, self._one_of(keys))
-        hits = "*.hits.hits"
+        hits = [f"*.hits.hits.{name}" for name in ("_id", "_index", "_seq_no", "sort", "fields")]
         for bucket in self._buckets(query, aggs, hits):
             key = self._key(bucket)
             for name in ("first", "last"):

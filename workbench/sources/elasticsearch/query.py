@@ -371,7 +371,8 @@ class Kind:
     """
     Lines of one kind: the query for them, what a person may call it, and its weight in clauses.
 
-    `parts` are finer kinds that together are this one; `weak` names the signatures whose words ordinary lines may have as well.
+    `parts` are finer kinds that together are this one; `weak` names the signatures whose words ordinary lines may have as well; `cheap` says
+    that whole words are enough.
     """
 
     query: dict[str, Any]
@@ -379,6 +380,7 @@ class Kind:
     size: int = 1
     weak: tuple[str, ...] = ()
     parts: tuple[Kind, ...] = ()
+    cheap: bool = False
 
 
 def pieces_queries(found: Needles, name: str) -> list[dict[str, Any]]:
@@ -421,7 +423,7 @@ def _kind(need: frozenset[Need], name: str, weak: tuple[str, ...] = ()) -> Kind:
     terms = [_any([_term(each, name) for each in one]) for one in ordered]
     query = terms[0] if len(terms) == 1 else {"bool": {"filter": terms}}
     text = " … ".join(one[0].text.replace(SPACE, " ") for one in ordered)
-    return Kind(query, text, sum(map(len, need)), weak)
+    return Kind(query, text, sum(map(len, need)), weak, cheap=all(each.phrase for one in need for each in one))
 
 
 def chunks(every: Iterable[Kind], most: int = 700) -> list[list[Kind]]:
