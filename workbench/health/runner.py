@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
@@ -19,6 +22,8 @@ from workbench.sources.node.world import Reading, World
 __all__ = ["CONTEXTS", "fitness", "judged", "read", "run"]
 
 _GRACE = 0.5  # seconds that a reader may need to give up after its deadline
+# (reading, root) → the thread that was left behind with it: who looks every minute must not leave one more each time
+_LEFT: dict[tuple[str, str], Thread] = {}
 
 
 def run(
@@ -29,6 +34,7 @@ def run(
     seconds: float = 45.0,
     world: World | None = None,
     settings: Mapping[str, Any] | None = None,
+    state: str | os.PathLike[str] | None = None,
 ) -> list[Finding]:
     """
     Check this node and return what was found, worst first.
@@ -47,6 +53,9 @@ def run(
         Where to look; default this machine.
     settings : mapping, optional
         The site's settings ``health.*`` by their last word.
+    state : path, optional
+        Folder of what earlier runs saw, as the node names it: with it findings last until they are mended, and some must be seen more than once
+        (`workbench.health.settle`); this run is kept there, too. Default: this run alone counts.
 
     Returns
     -------
@@ -67,10 +76,24 @@ def run(
     world = world or World(settings=dict(settings or {}))
     name = node or world.node
     names = dict.fromkeys(name for one in wanted for name in (*one.needs, *one.wants))
+    asked = [one.id for one in wanted]
+    if state is not None:
+        from workbench.health.settle import is_stuck
+        from workbench.health.state import needed, with_history
+
+        # without a choice what has stuck to other contexts' checks stands in the way of jobs, too
+        mine = asked if only else list(known)
+        world = replace(world, settings={**world.settings, "state": str(Path(state).absolute())})
+        folder = world.path(world.settings["state"])
+        names |= dict.fromkeys(needed(folder, mine))
     readings = read(names, world, seconds)
     findings: list[Finding] = []
     for one in wanted:
         findings += judged(one, name, context, readings, world)
+    if state is not None:
+        findings = with_history(findings, readings=readings, world=world, folder=folder, ran=asked, shown=mine, node=name)
+        required = {one.id: _as_configured(one, world).required for one in known.values()}
+        findings = [replace(one, required=required.get(one.check, one.required)) if is_stuck(one) else one for one in findings]
     findings.sort(key=lambda one: (-STATUSES.index(one.status), not one.required, one.check))
     return findings
 
@@ -88,11 +111,16 @@ def read(names: Iterable[str], world: World, seconds: float) -> dict[str, Readin
     begun = time.monotonic()
     waiting: dict[str, float] = {}
     out: dict[str, Reading] = {}
+    threads: dict[str, Thread] = {}
     for name in names:
         if name not in readers:
             out[name] = Reading(name, "missing", detail=f"there is no reading {name!r}", hint="correct the check that needs it")
             continue
         reader = readers[name]
+        left = _LEFT.get((name, str(world.root)))
+        if left is not None and left.is_alive():
+            out[name] = Reading(name, "time-out", detail="an earlier look at it still waits for an answer")
+            continue
         limit = min(reader.seconds, seconds)
         waiting[name] = begun + limit + _GRACE
 
@@ -102,7 +130,8 @@ def read(names: Iterable[str], world: World, seconds: float) -> dict[str, Readin
             except BaseException as error:  # a thread that ends without a word would look like one that hangs
                 done.put(Reading(reader.name, "garbage", detail=f"{type(error).__name__}: {error}"[:300]))
 
-        Thread(target=ask, name=f"reading-{name}", daemon=True).start()
+        threads[name] = Thread(target=ask, name=f"reading-{name}", daemon=True)
+        threads[name].start()
     while waiting:
         now = time.monotonic()
         for name, end in list(waiting.items()):
@@ -111,6 +140,7 @@ def read(names: Iterable[str], world: World, seconds: float) -> dict[str, Readin
                     name, "time-out", detail=f"no answer within {end - begun - _GRACE:.0f} s", seconds=now - begun
                 )
                 del waiting[name]
+                _LEFT[name, str(world.root)] = threads[name]
         if not waiting:
             break
         try:
@@ -141,8 +171,6 @@ def judged(one: Check, node: str, context: str, readings: Mapping[str, Reading],
 
 
 def _as_configured(one: Check, world: World) -> Check:
-    from dataclasses import replace
-
     if one.id in (world.settings.get("required") or ()):
         return replace(one, required=True)
     if one.id in (world.settings.get("optional") or ()):
