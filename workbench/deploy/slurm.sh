@@ -24,7 +24,7 @@
 # "*/5 * * * * root sleep $((RANDOM % 60)); /etc/slurm/workbench-drain"). It undrains nothing: that is for whoever mended the node.
 
 # slurmd gives a health program no PATH
-PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin${WORKBENCH_PATH:+:$WORKBENCH_PATH}
+PATH=${WORKBENCH_PATH:+$WORKBENCH_PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH LC_ALL=C
 out=${WORKBENCH_RUN:-/run/gpu-workbench}
 hook=${0##*/workbench-}

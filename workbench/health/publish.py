@@ -217,12 +217,12 @@ class Textfile:
 
     def publish(self, findings: Sequence[Finding], now: float) -> None:
         """Write beside it, then rename; raises `SourceError`."""
-        beside = ""
+        text, beside = self._render(findings), ""
         try:
             # the collector reads what ends with .prom: this does not
             handle, beside = tempfile.mkstemp(prefix=f".{self._path.name}-", suffix=".tmp", dir=self._path.parent)
             with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as stream:
-                stream.write(self._render(findings))
+                stream.write(text)
                 os.fchmod(stream.fileno(), 0o644)
             os.replace(beside, self._path)
         except OSError as error:
