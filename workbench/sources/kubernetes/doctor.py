@@ -326,7 +326,8 @@ def _stale(nodes: list[dict[str, Any]], now: float) -> list[Reach]:
     if not old:
         return []
     old.sort()
-    said = f"nobody renews the conditions of {len(old)} nodes, of {old[0][1]} for {(now - old[0][0]) / 3600:.1f} h: {', '.join(name for _, name in old[:5])}"
+    hours, names = (now - old[0][0]) / 3600, ", ".join(name for _, name in old[:5])
+    said = f"nobody renews the conditions of {len(old)} nodes, for {hours:.1f} h at most: {names}"
     return [Reach("kubernetes", "age of our conditions", "warning", said, "kubectl -n gpu-workbench get pods -o wide")]
 
 
