@@ -274,6 +274,21 @@ def cli_start(bench: Bench) -> None:
     bench.add(Row("cli-start", ours.cpu / peer.cpu, 4.0, False, ours.text, peer.text, note="by CPU"))
 
 
+def node_check(bench: Bench) -> None:
+    """``workbench check`` of a node of eight GPUs that a test library plays: memory of all its processes against what a pod may have."""
+    from benchmarks import checks
+
+    try:
+        env = checks.environment()
+    except BaseException as error:  # pytest's skip, which is none of Exception: no C compiler
+        bench.add(Row("node-check", None, 1.0, False, note=str(error)))
+        return
+    ours = checks.measure(checks.command("running"), env, bench.runs)
+    limits = f"{checks.LIMIT_MIB:.0f} MiB, {checks.LIMIT_CPU:.0f} s CPU"
+    share = max(ours.all / checks.LIMIT_MIB, ours.cpu / checks.LIMIT_CPU)
+    bench.add(Row("node-check", share, 1.0, False, ours.text, limits, checks.unread(ours.out), "one run a minute, 8 GPUs"))
+
+
 def _best(work: Callable[[], int], runs: int) -> tuple[float, int]:
     best, result = float("inf"), 0
     for _ in range(runs):
@@ -294,6 +309,7 @@ BENCHES: dict[str, Callable[[Bench], None]] = {
     "join-vs-asof": join,
     "triage-vs-scan": incident,
     "cli-start": cli_start,
+    "node-check": node_check,
 }
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
 
-from tests.faults import FaultServer, Reply, Request
 from workbench.sources.contract import STATUSES, Answer, Deadline, Folder, Scope
 from workbench.sources.prometheus.source import Prometheus
+from workbench.testing.faults import FaultServer, Reply, Request
+from workbench.testing.prometheus import Prometheus as Fake
+from workbench.testing.prometheus import asked as parameters
+from workbench.testing.promql import Series, selected
 
 NOW = time.time() // 30 * 30
 SINCE = NOW - 3600
@@ -22,7 +23,7 @@ Samples = list[tuple[float, str]]
 
 def asked(request: Request) -> dict[str, str]:
     """The parameters of a request, from its address or its body."""
-    return dict(parse_qsl(urlsplit(request.path).query) + parse_qsl(request.body.decode()))
+    return dict(parameters(request))
 
 
 def raw(request: Request) -> bool:
@@ -30,64 +31,57 @@ def raw(request: Request) -> bool:
     return "/query" in request.path and asked(request).get("query", "").endswith("]")
 
 
-class Canned:
-    """A Prometheus of two nodes with two GPUs each; `samples` and `more` change what it says."""
+class Canned(Fake):
+    """
+    The shipped fake with two nodes of two GPUs each; `samples` and `more` change what it says.
+
+    Samples come as they are told, also what no server would keep: out of order, twice, native histograms, names without samples.
+    """
 
     def __init__(self) -> None:
+        super().__init__([])
         self.names: tuple[str, ...] = NAMES
         self.samples: Callable[[str, int], Samples] = lambda name, gpu: [(SINCE + 30 * at, "45") for at in range(121)]
-        self.more: dict[str, Any] = {}
         self.histograms = False
         self.empty = False
-        self.build: dict[str, str] = {"version": "2.42.0", "goVersion": "go1.19"}
 
     def __call__(self, request: Request) -> Reply:
-        path = urlsplit(request.path).path
-        if path.endswith("/buildinfo"):
-            return self.reply(self.build)
-        if path.endswith("/__name__/values"):
-            match = asked(request).get("match[]", "DCGM")
-            return self.reply([*self.names] if "DCGM" in match and not self.empty else [])
-        if path.endswith("/labels"):
-            return self.reply(["__name__", "Hostname", "UUID", "gpu", "instance", "namespace", "pod"])
-        if path.endswith("/instance/values"):
-            return self.reply([f"10.0.0.{at}:9400" for at in (1, 2)])
-        if path.endswith("/values"):
-            return self.reply([*NODES])
-        query = asked(request).get("query", "")
-        if query.startswith("count by (Hostname,instance)"):
-            return self.vector([({"Hostname": node, "instance": f"10.0.0.{at}:9400"}, 2) for at, node in enumerate(NODES, 1)])
-        if query.startswith("max(sum by"):
-            return self.vector([({}, 121)])
-        if raw(request) or "query_range" in path:
-            return self.matrix(query.split("{")[0])
-        return self.vector([])
+        odd = raw(request) or (self.histograms and "query_range" in request.path)
+        return self.matrix(asked(request)["query"].split("{")[0]) if odd else super().__call__(request)
 
-    def reply(self, data: Any) -> Reply:
-        return Reply(json.dumps({"status": "success", "data": data, **self.more}, separators=(",", ":")).encode())
+    def series(self) -> list[Series]:
+        found = []
+        for name in () if self.empty else self.names:
+            for number in range(4):
+                samples = sorted(self.samples(name, number))
+                found.append(Series(self.labels(name, number), [at for at, _ in samples], [float(value) for _, value in samples]))
+        return found
 
-    def vector(self, rows: list[tuple[dict[str, str], float]]) -> Reply:
-        result = [{"metric": labels, "value": [NOW, str(value)]} for labels, value in rows]
-        return self.reply({"resultType": "vector", "result": result})
+    def _matching(self, params: list[tuple[str, str]], *, must: bool = False) -> list[Series]:
+        wanted = [value for key, value in params if key == "match[]"]
+        series = self.series()
+        return [one for text in wanted for one in selected(series, text)] if wanted else series
+
+    def labels(self, name: str, number: int) -> dict[str, str]:
+        return {
+            "__name__": name,
+            "Hostname": NODES[number // 2],
+            "UUID": f"GPU-00000000-0000-0000-0000-{number:012d}",
+            "gpu": str(number % 2),
+            "instance": f"10.0.0.{number // 2 + 1}:9400",
+            "namespace": "ml",
+            "pod": f"trainer-{number // 2}",
+        }
 
     def matrix(self, name: str) -> Reply:
-        if name == "up":
-            return self.reply({"resultType": "matrix", "result": []})
         result: list[dict[str, Any]] = []
-        for number in range(4):
-            labels = {
-                "__name__": name,
-                "Hostname": NODES[number // 2],
-                "UUID": f"GPU-00000000-0000-0000-0000-{number:012d}",
-                "gpu": str(number % 2),
-                "instance": f"10.0.0.{number // 2 + 1}:9400",
-                "namespace": "ml",
-                "pod": f"trainer-{number // 2}",
-            }
+        for number in range(4) if name in self.names else ():
             if self.histograms:
-                result.append({"metric": labels, "histograms": [[NOW, {"count": "1", "sum": "1", "buckets": []}]]})
-            elif values := self.samples(name, number):
-                result.append({"metric": labels, "values": [[moment, value] for moment, value in values]})
+                told: dict[str, Any] = {"histograms": [[NOW, {"count": "1", "sum": "1", "buckets": []}]]}
+            else:
+                told = {"values": [[moment, value] for moment, value in self.samples(name, number)]}
+            if all(told.values()):
+                result.append({"metric": self.labels(name, number), **told})
         return self.reply({"resultType": "matrix", "result": result})
 
 

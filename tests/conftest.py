@@ -131,3 +131,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for file in sorted((ROOT / "tests" / "live").glob("test_*.py")):
         about = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n")[0]
         terminalreporter.write_line(f"tests/live/{file.name}: needs a real server, `make test-live` starts it. {about}")
+    for file in sorted((ROOT / "tests" / "conformance").glob("test_*.py")):
+        if "pytest.mark.live" in file.read_text(encoding="utf-8"):
+            terminalreporter.write_line(
+                f"tests/conformance/{file.name}[real]: needs a real server; here it held the fake to what that one said."
+            )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import workbench
 from workbench.cli import main
 from workbench.health import Finding, checks, fitness, run
 from workbench.sources.node.world import World
@@ -64,3 +67,9 @@ def test_each_form_and_its_exit_code(form: str, capsys: pytest.CaptureFixture[st
 def test_an_unknown_check_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "gpu-kount"]) == 78
     assert "there is no check 'gpu-kount'" in capsys.readouterr().err
+
+
+def test_the_list_of_checks_stays_a_function() -> None:
+    """The package that holds our checks has its name; loading it must not take its place."""
+    code = "import workbench.health as h; h.checks(); h.run(only=['gpu-count']); from workbench.health import checks; assert checks()"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=Path(workbench.__file__).parents[1])

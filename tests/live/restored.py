@@ -1,22 +1,62 @@
-"""Turn an incident folder back into running servers that hold it: Kubernetes objects, Prometheus samples, log lines."""
+"""Turn an incident folder back into running servers that hold it: Kubernetes objects, Prometheus samples, log lines; and ask the site."""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import json
+import os
 import re
+import subprocess
+import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from workbench.parse.prefix import context, split_prefix
 
-__all__ = ["into_elasticsearch", "into_kubernetes", "openmetrics", "text_of"]
+__all__ = ["Site", "in_pods", "into_elasticsearch", "into_kubernetes", "on_hosts", "openmetrics", "same", "text_of"]
+
+Fields = Callable[[str], dict[str, Any] | None]
 
 _KINDS = {"Pod": "pods", "Node": "minions", "Event": "events"}
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback needs no proxy
+
+
+@dataclass
+class Site:
+    """Running servers, by the environment that names them, and the incident folders that they hold."""
+
+    environ: dict[str, str]
+    folders: dict[str, Path]
+
+    def workbench(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run the command line as a user of this site does; `more` changes the environment."""
+        return subprocess.run(
+            [sys.executable, "-m", "workbench", *words],
+            capture_output=True,
+            text=True,
+            timeout=180,
+            env=os.environ | self.environ | more,
+        )
+
+
+def same(live: Mapping[str, Any], folder: Mapping[str, Any]) -> None:
+    """Check that two verdicts say the same: cause, culprit, victims, the first evidence of the cause, and what to do."""
+    for key in ("cause", "class", "retry", "remediation"):
+        assert live[key] == folder[key], key
+    for key in ("node", "rank", "at_fault"):
+        assert live["culprit"][key] == folder["culprit"][key], key
+    one, two = live["culprit"]["gpu"], folder["culprit"]["gpu"]
+    assert (one and (one["uuid"], one["pci"])) == (two and (two["uuid"], two["pci"]))
+    assert {row["rank"]: row["node"] for row in live["victims"]} == {row["rank"]: row["node"] for row in folder["victims"]}
+    first, second = (next(row for row in each["evidence"] if row["role"] == "cause") for each in (live, folder))
+    assert (first["signature"], first["node"]) == (second["signature"], second["node"])
+    apart = datetime.fromisoformat(first["time"]) - datetime.fromisoformat(second["time"])
+    assert abs(apart.total_seconds()) < 0.002  # a log server keeps milliseconds
 
 
 def text_of(path: Path) -> str:
@@ -70,7 +110,29 @@ def openmetrics(folder: Path, out: Path) -> int:
     return sum(map(len, families.values()))
 
 
-def into_elasticsearch(url: str, folder: Path, *, namespace: str, nodes: dict[str, str]) -> int:
+def in_pods(folder: Path, namespace: str) -> Fields:
+    """Return what Filebeat says of the log of a pod: the name of the file is that of the pod."""
+    pods = json.loads(text_of(folder / "pods.json"))["items"]
+    nodes = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in pods}
+    return lambda pod: {
+        "log": {"file": {"path": f"/var/log/containers/{pod}.log"}},
+        "kubernetes": {
+            "pod": {"name": pod},
+            "namespace": namespace,
+            "node": {"name": nodes[pod]},
+            "container": {"name": "pytorch"},
+        },
+    }
+
+
+def on_hosts(place: str, nodes: Mapping[str, str]) -> Fields:
+    """Return what Filebeat says of a log file in a folder that all nodes see, written by a process of one node; else None."""
+    return lambda name: (
+        {"log": {"file": {"path": f"{place}/{name}.log"}}, "host": {"name": nodes[name]}} if name in nodes else None
+    )
+
+
+def into_elasticsearch(url: str, index: str, folder: Path, fields: Fields) -> int:
     """
     Index a job's logs and its nodes' kernel logs as Filebeat would have; return how many lines.
 
@@ -78,12 +140,12 @@ def into_elasticsearch(url: str, folder: Path, *, namespace: str, nodes: dict[st
     ----------
     url : str
         Of the server.
+    index : str
+        Its name begins with ``filebeat-``.
     folder : Path
         The incident folder.
-    namespace : str
-        Of the job.
-    nodes : dict of str
-        Pod → the node it ran on.
+    fields : callable
+        Name of a log file without its ending → fields of each of its lines; None where no shipper reads it.
     """
     template = {
         "index_patterns": ["filebeat-*"],
@@ -100,12 +162,9 @@ def into_elasticsearch(url: str, folder: Path, *, namespace: str, nodes: dict[st
         },
     }
     _request("PUT", f"{url}/_index_template/filebeat", template)
-    rows = list(_documents(folder, namespace, nodes))
+    rows = list(_documents(folder, fields))
     for at in range(0, len(rows), 2000):
-        body = "".join(
-            json.dumps({"create": {"_index": "filebeat-2025.08.05"}}) + "\n" + json.dumps(row) + "\n"
-            for row in rows[at : at + 2000]
-        )
+        body = "".join(json.dumps({"create": {"_index": index}}) + "\n" + json.dumps(row) + "\n" for row in rows[at : at + 2000])
         answer = _post(f"{url}/_bulk", body.encode(), "application/x-ndjson")
         assert not answer["errors"], str(answer)[:2000]
     _request("POST", f"{url}/_refresh", None)
@@ -119,27 +178,19 @@ def _request(method: str, url: str, body: dict[str, Any] | None) -> None:
         reply.read()
 
 
-def _documents(folder: Path, namespace: str, nodes: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _documents(folder: Path, fields: Fields) -> Iterator[dict[str, Any]]:
     for path in sorted((folder / "logs").iterdir()):
-        pod = path.name.split(".log")[0]
+        told = fields(path.name.split(".log")[0])
+        if told is None:
+            continue
         lines = text_of(path).splitlines()
-        told = context(lines, 2025)
+        ctx = context(lines, 2025)
         moment, offset = None, 0
-        times = [split_prefix(line, told).time for line in lines]
+        times = [split_prefix(line, ctx).time for line in lines]
         first = next(time for time in times if time is not None)
         for line, time in zip(lines, times, strict=True):
             moment = time if time is not None else (moment or first)
-            yield {
-                "@timestamp": int(moment * 1000),
-                "message": line,
-                "log": {"offset": offset, "file": {"path": f"/var/log/containers/{pod}.log"}},
-                "kubernetes": {
-                    "pod": {"name": pod},
-                    "namespace": namespace,
-                    "node": {"name": nodes[pod]},
-                    "container": {"name": "pytorch"},
-                },
-            }
+            yield {**told, "@timestamp": int(moment * 1000), "message": line, "log": {**told["log"], "offset": offset}}
             offset += len(line.encode()) + 1
     for path in sorted((folder / "kernel").iterdir()):
         node, offset = path.name.split(".log")[0], 0

@@ -1,15 +1,11 @@
 """
 The log source against a real Elasticsearch: what it collects of a job gives the verdict that the job's own files give.
 
-``WORKBENCH_TEST_ELASTICSEARCH`` names a server that already runs; otherwise one is started (`tests/services/elasticsearch/start`, about 15 s
-when it was fetched before). ``WORKBENCH_TEST_ELASTICSEARCH_MAJOR`` is 9 unless it says 8.
+The server is that of the session (tests/live/conftest.py); about 15 s when it was fetched before.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,24 +31,8 @@ SCOPE = Scope(job.JOB, job.START - 60, job.START + STEPS * 2 + 800)
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if running := os.environ.get("WORKBENCH_TEST_ELASTICSEARCH"):
-        yield running
-        return
-    data = tmp_path_factory.mktemp("elasticsearch")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    major = os.environ.get("WORKBENCH_TEST_ELASTICSEARCH_MAJOR", "9")
-    done = subprocess.run(
-        [SERVICE / "start", "-m", major, str(port), data], capture_output=True, text=True, timeout=900, check=False
-    )
-    if done.returncode:
-        pytest.fail(f"Elasticsearch did not start: {done.stderr[-2000:]}")
-    try:
-        yield dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)["url"]
-    finally:
-        subprocess.run([SERVICE / "stop", data], check=False, timeout=60)
+def url(elasticsearch: str) -> str:
+    return elasticsearch
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +112,45 @@ def test_both_kinds_of_message_can_be_searched(
     (answer,) = collect(url, name, tmp_path, whole=100)
     assert answer.status == "ok", answer
     assert said(tmp_path) == truth
+
+
+def test_a_flood_of_many_ranks_hides_nothing_and_is_told(url: str, client: Elasticsearch, tmp_path: Path) -> None:
+    ranks = 1200
+
+    def lines() -> Iterator[job.Line]:
+        for rank in range(ranks):
+            texts = [(at, f"NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory ({at})") for at in range(8)]
+            texts += [(20 + at, f"step {at} loss 2.0") for at in range(12)]
+            if rank == 777:
+                texts.append((40, "RuntimeError: CUDA error: an illegal memory access was encountered"))
+            for at, (second, text) in enumerate(texts):
+                yield job.Line(rank, job.node_of(rank), job.START + second, at * 100, text)
+
+    name = indexed(client, "test-flood", (job.document(line) for line in lines()), job.mapping())
+    source = LogIndex(Access(url), name, clock=lambda: SCOPE.until, whole=100)
+    (answer,) = source.collect(SCOPE, Folder(tmp_path), Deadline(60))
+    assert answer.status == "ok", answer
+    assert "9,600 times" in answer.detail, answer.detail  # what is left out of a flood is told by name and number
+    assert "when each ended" in answer.detail
+    rest = next(tmp_path.rglob("rest-of-the-ranks.log")).read_text().splitlines()
+    own = {path.name for path in tmp_path.rglob("rank-*.log")}
+    assert len(rest) + len(own) == ranks
+    assert "illegal memory access" in next(tmp_path.rglob("rank-777.log")).read_text()
+    verdict = load(tmp_path).triage().to_dict()
+    assert verdict["culprit"]["rank"] == 777
+
+
+def test_what_moves_does_not_grow_with_the_length_of_the_logs(url: str, client: Elasticsearch, tmp_path: Path) -> None:
+    moved = []
+    for steps in (40, 160):
+        name = indexed(client, f"test-length-{steps}", (job.document(line) for line in job.lines(1024, steps)), job.mapping())
+        scope = Scope(job.JOB, job.START - 60, job.START + steps * 2 + 700)
+        source = LogIndex(Access(url), name, clock=lambda scope=scope: scope.until, whole=100)
+        (answer,) = source.collect(scope, Folder(tmp_path / name), Deadline(60))
+        assert answer.status == "ok", answer
+        assert said(tmp_path / name) == ("user/exception", job.node_of(job.CULPRIT), job.CULPRIT, "rank")
+        moved.append(source.server.received)
+    assert moved[1] < 1.2 * moved[0], moved
 
 
 def test_locate_tells_pods_nodes_and_namespace(url: str, client: Elasticsearch) -> None:

@@ -6,7 +6,7 @@ import http.server
 import json
 import os
 import shutil
-import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -25,11 +25,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.faults import FaultServer
+from tests.live.servers import free_port
 from workbench.detect.metrics import detect_metrics
 from workbench.incident import load
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
 from workbench.sources.prometheus import api as prometheus_api
 from workbench.sources.prometheus import collect as prometheus_collect
+from workbench.sources.prometheus.http import QueryError
 from workbench.sources.prometheus.query import any_of, quote, split_matrix
 from workbench.sources.prometheus.source import Prometheus
 
@@ -37,12 +39,6 @@ pytestmark = pytest.mark.live
 
 SERVICES = Path(__file__).resolve().parent.parent / "services" / "prometheus"
 Start = Callable[..., str]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def history(folder: Path, *options: str) -> Path:
@@ -53,24 +49,9 @@ def history(folder: Path, *options: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Start servers of this module; each in a folder and on a port of its own."""
-    if not shutil.which(os.environ.get("PROMETHEUS", "prometheus")) and os.getuid() != 0:
-        pytest.skip("no prometheus on the path, and only root may install Debian's")
-    folders: list[Path] = []
-
-    def begin(*arguments: str) -> str:
-        folder = tmp_path_factory.mktemp("prometheus")
-        folders.append(folder)
-        port = free_port()
-        command = [SERVICES / "start", "--dir", folder, "--port", str(port), "--no-alertmanager", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr + done.stdout
-        return f"http{'s' if '--secure' in arguments else ''}://127.0.0.1:{port}"
-
-    yield begin
-    for folder in folders:
-        subprocess.run([SERVICES / "stop", "--dir", folder], check=True, timeout=60)
+def start(start_prometheus: Start) -> Start:
+    """Start a server in a folder and on a port of its own."""
+    return start_prometheus
 
 
 @pytest.fixture(scope="module")
@@ -235,8 +216,6 @@ def test_ten_days_at_ten_seconds_pass_the_servers_limit(server: str) -> None:
 
 
 def test_an_error_has_the_servers_words(server: str) -> None:
-    from workbench.sources.prometheus.http import QueryError
-
     with pytest.raises(QueryError, match="parse error") as caught:
         Prometheus(server).frame("sum(", time.time() - 60, time.time())
     assert caught.value.error_type == "bad_data"
@@ -294,6 +273,85 @@ def test_a_real_scrape_with_staleness_markers(start: Start, tmp_path: Path) -> N
     assert counts["1"] < counts["0"]
     assert b"NaN" not in (tmp_path / "metrics/DCGM_FI_DEV_GPU_TEMP.json").read_bytes()
     assert json.loads((tmp_path / "metrics/up.json").read_bytes())["data"]["result"]
+
+
+def _field(number: int, value: int | float | bytes) -> bytes:
+    """Return one field of a protobuf message."""
+    kind = {int: 0, float: 1, bytes: 2}[type(value)]
+    head = _varint(number << 3 | kind)
+    if isinstance(value, bytes):
+        return head + _varint(len(value)) + value
+    return head + (struct.pack("<d", value) if isinstance(value, float) else _varint(value))
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+class HistogramExporter(http.server.BaseHTTPRequestHandler):
+    """An exporter with a temperature and, in the format that native histograms need, a histogram of utilisation."""
+
+    scrapes = 0
+
+    def do_GET(self) -> None:
+        type(self).scrapes += 1
+        labels = b"".join(
+            _field(1, _field(1, name.encode()) + _field(2, value.encode()))
+            for name, value in (("gpu", "0"), ("Hostname", "node-h"), ("pod", "hist-0"), ("namespace", "ml"))
+        )
+        count = 10 * type(self).scrapes
+        # schema 0: one bucket for each power of two; all in the one up to 64 (sint32 and sint64 are in zigzag)
+        buckets = (
+            _field(5, 0) + _field(6, 1e-128) + _field(7, 0) + _field(12, _field(1, 2 * 6) + _field(2, 1)) + _field(13, 2 * count)
+        )
+        histogram = _field(1, count) + _field(2, 50.0 * count) + buckets
+        body = b""
+        for name, kind, metric in (
+            ("DCGM_FI_DEV_GPU_TEMP", 1, labels + _field(2, _field(1, 41.0))),
+            ("DCGM_FI_DEV_GPU_UTIL", 4, labels + _field(7, histogram)),
+        ):
+            family = _field(1, name.encode()) + _field(2, b"help") + _field(3, kind) + _field(4, metric)
+            body += _varint(len(family)) + family
+        self.send_response(200)
+        kind_of = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+        self.send_header("Content-Type", kind_of)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def test_native_histograms_of_a_real_server_are_told_of(start: Start, tmp_path: Path) -> None:
+    """The metric beside the histogram is read, the histogram is named with the way out, and the way out works."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), HistogramExporter) as exporter:
+        threading.Thread(target=exporter.serve_forever, daemon=True).start()
+        try:
+            url = start("--feature", "native-histograms", "--target", f"127.0.0.1:{exporter.server_port}")
+            prometheus, began = Prometheus(url), time.time()
+            while not (prometheus.api.value("histogram_count(DCGM_FI_DEV_GPU_UTIL)", time.time(), Deadline(5)) or 0) >= 30:
+                assert time.time() - began < 40
+                time.sleep(0.5)
+        finally:
+            exporter.shutdown()
+    end = time.time()
+    answers = prometheus.collect(Scope("hist", began - 1, end), Folder(tmp_path), Deadline(20))
+    (told,) = [answer for answer in answers if "DCGM_FI_DEV_GPU_UTIL" in answer.detail]
+    assert (told.status, told.file) == ("failed", "")
+    assert "is a native histogram" in told.detail
+    assert "histogram_quantile" in told.hint
+    assert json.loads((tmp_path / "metrics/DCGM_FI_DEV_GPU_TEMP.json").read_bytes())["data"]["result"]
+    with pytest.raises(QueryError, match="native histograms"):
+        prometheus.frame("DCGM_FI_DEV_GPU_UTIL", began, end, 1)
+    counts = prometheus.frame("histogram_count(DCGM_FI_DEV_GPU_UTIL)", began, end, 1)
+    assert counts["value"].max() >= 30
+    middle = prometheus.frame("histogram_quantile(0.5, DCGM_FI_DEV_GPU_UTIL)", began, end, 1)
+    assert middle["value"].dropna().between(32, 64).all()
+    assert middle["value"].notna().any()
 
 
 def test_a_deleted_series_is_told(start: Start, tmp_path: Path) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.servers import free_port
 from workbench.incident import IncidentVerdict, load
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
 from workbench.sources.slurm.jobs import Allocation
@@ -28,19 +29,6 @@ SERVICES = Path(__file__).resolve().parent.parent / "services" / "slurm"
 SUITES = os.environ.get("WORKBENCH_SLURM_SUITES", "").split()
 PACKAGES = "munge,slurm-wlm,slurmdbd,slurmrestd,mariadb-server,procps,iproute2,hostname,python3-minimal"
 ENDED = {"COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "CANCELLED"}
-
-
-def free_port() -> int:
-    """A port after which the next 110 are free as far as can be told: slurmd's are that far off."""
-    for port in range(21000, 29000, 400):
-        try:
-            for offset in (0, 1, 2, 101, 102, 103, 104):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port + offset))
-            return port
-        except OSError:
-            continue
-    raise RuntimeError("no free ports")
 
 
 @dataclass
@@ -106,7 +94,15 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     began = time.time()
     try:
         # the root folder has no $HOME of ours: a folder that both see is where it starts
-        start = [*prefix, str(SERVICES / "start"), *install, "--dir", str(root / "run"), "--port", str(free_port())]
+        start = [
+            *prefix,
+            str(SERVICES / "start"),
+            *install,
+            "--dir",
+            str(root / "run"),
+            "--port",
+            str(free_port(1, 2, *range(101, 105))),
+        ]
         subprocess.run(start, check=True, timeout=900, cwd=root)
         env = {**os.environ, "SLURM_CONF": str(root / "run" / "slurm.conf"), "PATH": f"{os.environ['PATH']}:/usr/sbin:/usr/bin"}
         work = root / "work"
@@ -220,6 +216,29 @@ def test_requeued(cluster: Cluster, tmp_path: Path) -> None:
     assert answers[0].status == "ok"
 
 
+def test_preempted(cluster: Cluster, tmp_path: Path) -> None:
+    """Accounting has two rows: PREEMPTED, which ended, and the try that waits; and the job's own output says so too."""
+    whole = "#SBATCH --nodes=1 --nodelist=gpu-node-002 --exclusive"
+    victim = cluster.submit("llm-victim", f"{whole} --requeue --output=victim.out\nsrun sleep 300")
+    cluster.ended(victim, {"RUNNING"})  # by slurmdbd's word: who is preempted before it heard of the start has no name there
+    cluster.submit("llm-urgent", f"{whole} --partition=urgent\nsleep 3", "--output=/dev/null")
+    until = time.monotonic() + 60
+    rows: list[Allocation] = []
+    while [row.state for row in rows] != ["PREEMPTED", "PENDING"]:
+        assert time.monotonic() < until, rows
+        time.sleep(1)
+        rows, _ = cluster.slurm.allocations(cluster.scope(victim), Deadline(20))
+    verdict, answers, found = cluster.verdict(victim, tmp_path)
+    first, _ = cluster.slurm.allocations(cluster.scope(victim, attempt=1), Deadline(20))
+
+    assert (verdict.cls, verdict.at_fault) == ("platform/preemption", "platform")
+    assert verdict.evidence_records[0].signature == "slurm-preempted"
+    assert found.nodes == ("gpu-node-002",)
+    assert "2 starts" in answers[0].detail
+    assert [(row.state, row.nodes) for row in first] == [("PREEMPTED", ("gpu-node-002",))]
+    cluster.run("scancel", victim)
+
+
 def test_a_node_that_dies(cluster: Cluster, tmp_path: Path) -> None:
     (row,) = cluster.ended("llm-node", {"NODE_FAIL"})
     verdict, _, found = cluster.verdict("llm-node", tmp_path)
@@ -230,6 +249,7 @@ def test_a_node_that_dies(cluster: Cluster, tmp_path: Path) -> None:
     assert verdict.node in ("gpu-node-004", None)
     assert found.nodes == ("gpu-node-003", "gpu-node-004")
     assert "Not responding" in (tmp_path / "slurm" / "sinfo.txt").read_text()
+    assert re.search(r"(?m)^gpu-node-004\|.*\|DOWN\*?\|Not responding", (tmp_path / "slurm" / "node-events.txt").read_text())
 
 
 def test_over_its_time_limit(cluster: Cluster, tmp_path: Path) -> None:
@@ -270,10 +290,28 @@ def test_a_controller_that_hangs(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_accounts_that_do_not_answer(cluster: Cluster, tmp_path: Path) -> None:
+    """What ended just now, slurmctld knows as well."""
+    cluster.jobs["late"] = cluster.run("sbatch", "--parsable", "--job-name=late", "--wrap=exit 3").strip()
+    cluster.ended("late")
     os.kill(cluster.pid("slurmdbd"), signal.SIGSTOP)
     begun = time.monotonic()
     try:
-        answers = cluster.slurm.collect(cluster.scope("llm-memory"), Folder(tmp_path), Deadline(4))
+        answers = cluster.slurm.collect(cluster.scope("late"), Folder(tmp_path), Deadline(6))
+        took = time.monotonic() - begun
+    finally:
+        os.kill(cluster.pid("slurmdbd"), signal.SIGCONT)
+
+    assert took < 12
+    assert f"job {cluster.jobs['late']} (late), FAILED on gpu-node-" in answers[0].detail
+    assert {answer.status for answer in answers if re.search(r"\bsacct", answer.asked)} == {"failed"}
+    assert "ExitCode=3:0" in (tmp_path / "slurm" / "scontrol-job.txt").read_text()
+
+
+def test_without_slurmdbd_an_older_job_is_not_called_unknown(cluster: Cluster, tmp_path: Path) -> None:
+    os.kill(cluster.pid("slurmdbd"), signal.SIGSTOP)
+    begun = time.monotonic()
+    try:
+        answers = cluster.slurm.collect(cluster.scope("7"), Folder(tmp_path), Deadline(4))
         took = time.monotonic() - begun
     finally:
         os.kill(cluster.pid("slurmdbd"), signal.SIGCONT)

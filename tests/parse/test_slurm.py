@@ -131,6 +131,24 @@ def test_sinfo_reasons_with_and_without_header() -> None:
     assert (bare[0].node, bare[0].time) == ("node-b", local_epoch("2026-03-01T10:02:00"))
 
 
+@pytest.mark.parametrize("file", ["sacctmgr-event-bars.txt", "sacctmgr-event-padded.txt"])
+def test_troubles_that_nodes_had_are_events_and_no_conditions(file: str) -> None:
+    """Printed by 22.05; what is over, and what still is. Columns of a fixed width cut the words that would have told the class."""
+    parsed = read(file)
+    found = {event.node: event for event in parsed.events}
+    assert {node: (event.signature, event.cls, event.code) for node, event in found.items()} == {
+        "gpu-node-054": ("slurm-drain-health", "hardware/gpu-memory", 95),
+        "gpu-node-059": ("slurm-drain-health", "hardware/gpu-lost" if "bars" in file else None, None),
+        "gpu-node-060": ("slurm-node-not-responding", None, None),
+    }
+    assert found["gpu-node-054"].time == local_epoch("2025-05-15T09:27:30")
+    assert found["gpu-node-054"].data["until"] == local_epoch("2025-05-16T08:00:00")
+    assert found["gpu-node-054"].data["by"] == "root"
+    assert found["gpu-node-059"].data["until"] is None
+    assert not parsed.conditions
+    assert not parsed.problems
+
+
 def test_squeue_pending_reasons() -> None:
     parsed = read("squeue-waiting.txt")
     assert [event.signature for event in parsed.events] == ["slurm-pending-nodes", "slurm-pending"]

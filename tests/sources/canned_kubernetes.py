@@ -1,28 +1,23 @@
-"""Turn dictionaries of Kubernetes objects into a canned API server with lists, selectors, pages, reviews and logs."""
+"""Turn dictionaries of Kubernetes objects into a small cluster on the shipped fake of an API server."""
 
 from __future__ import annotations
 
-import json
-import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
-import yaml
-
-from tests.faults import Reply, Request
-from workbench.catalog import table
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
-from workbench.sources.kubernetes.source import Kubernetes
+from workbench.sources.kubernetes.source import Kubernetes as Source
+from workbench.testing.faults import Reply
+from workbench.testing.kubernetes import Kubernetes
+from workbench.testing.kubernetes import kubeconfig as written
 
 NOW = time.time()
 JOB = "llm"
 DEADLINE = 1.2  # seconds; short, so that a test of a hang is short
 MANIFEST = Path(__file__).resolve().parents[2] / "workbench" / "sources" / "kubernetes" / "rbac.yaml"
-_KINDS = {row["plural"]: row["kind"] for row in table("kubernetes_jobs")}
 LOG = "2026-05-04T11:02:03.123456789Z Traceback (most recent call last):\n2026-05-04T11:02:03.2Z RuntimeError: boom\n"
 
 
@@ -90,10 +85,11 @@ def event(number: int, ago: float = 110.0) -> dict[str, Any]:
     }
 
 
-class Cluster:
-    """A canned API server: lists with selectors, pages and continue tokens, reviews, logs."""
+class Cluster(Kubernetes):
+    """The shipped fake of an API server with a small cluster that a test can change at any time."""
 
     def __init__(self) -> None:
+        super().__init__([])
         self.pods = [pod(0), pod(1)]
         self.nodes = [node(0), node(1), node(2)]
         self.events = [event(0), event(1)]
@@ -115,112 +111,22 @@ class Cluster:
                 },
             }
         ]
-        self.forbidden: set[str] = set()
-        self.refusal = ""
         self.more: dict[str, list[dict[str, Any]]] = {}  # objects of other kinds, by plural
-        self.groups = {"batch": "v1", "apps": "v1", "policy": "v1"}
-        self.expired = 0  # how many continue tokens are too old
-        self.log: Callable[[str, dict[str, str]], Reply | bytes] = lambda name, query: LOG.encode()
+        self.told: Callable[[str, Mapping[str, str]], Reply | bytes] = lambda name, query: LOG.encode()
 
-    def __call__(self, request: Request) -> Reply | bytes:
-        """Answer one request."""
-        parts = urlsplit(request.path)
-        query = {key: values[0] for key, values in parse_qs(parts.query).items()}
-        path = parts.path
-        if path == "/version":
-            return json.dumps({"gitVersion": "v1.36.3"}).encode()
-        if path == "/apis":
-            groups = self.groups
-            return json.dumps(
-                {
-                    "kind": "APIGroupList",
-                    "groups": [{"name": name, "preferredVersion": {"version": version}} for name, version in groups.items()],
-                }
-            ).encode()
-        if path.endswith("selfsubjectreviews"):
-            return json.dumps({"status": {"userInfo": {"username": "reader", "groups": ["system:authenticated"]}}}).encode()
-        if path.endswith("selfsubjectaccessreviews"):
-            spec = json.loads(request.body)["spec"]["resourceAttributes"]
-            return json.dumps({"status": {"allowed": spec["resource"] not in self.forbidden}}).encode()
-        found = re.match(
-            r"/api(?:s/[^/]+)?/[^/]+(?:/namespaces/([^/]+))?/(pods|nodes|events|jobs|poddisruptionbudgets|\w+)(?:/([^/]+))?(/log)?$",
-            path,
-        )
-        assert found, path
-        space, kind, name, log = found.groups()
-        if kind in self.forbidden or (log and "log" in self.forbidden):
-            return status(403, self.refusal or f'{kind} is forbidden: User "reader" cannot list resource "{kind}"')
-        if log:
-            return self.log(str(name), query)
-        every = {"pods": self.pods, "nodes": self.nodes, "events": self.events, "jobs": self.jobs, **self.more}.get(kind, [])
-        every = [one for one in every if space in (None, one["metadata"].get("namespace"))]
-        if name:
-            mine = [one for one in every if one["metadata"].get("name") == name]
-            return (
-                json.dumps({"kind": kind[:-1].capitalize(), "apiVersion": "v1", **mine[0]}).encode()
-                if mine
-                else status(404, f'{kind} "{name}" not found')
-            )
-        return self._list(kind, every, query)
+    def objects(self, group: str, plural: str) -> list[dict[str, Any]]:
+        """Return the objects that the test has put in place."""
+        core = {"pods": self.pods, "nodes": self.nodes, "events": self.events}
+        return {**core, "jobs": self.jobs if group == "batch" else [], **self.more}.get(plural, [])
 
-    def _list(self, kind: str, every: list[dict[str, Any]], query: dict[str, str]) -> Reply | bytes:
-        label, field = query.get("labelSelector", ""), query.get("fieldSelector", "")
-        if label:
-            key, _, value = label.partition("=")
-            every = [one for one in every if _labels(one).get(key) == value]
-        if field.startswith("metadata.name="):
-            every = [one for one in every if one["metadata"].get("name") == field.partition("=")[2]]
-        if field.endswith("kind=Node"):
-            every = [
-                one
-                for one in every
-                if (one.get("involvedObject") or {}) == {}
-                or one["involvedObject"] == 7
-                or one["involvedObject"]["kind"] == "Node"
-            ]
-        start, size = int(query.get("continue", "0")), int(query.get("limit", "100000"))
-        if start and self.expired:
-            self.expired -= 1
-            return status(410, "The provided continue parameter is too old", metadata={"continue": "1"})
-        rest = str(start + size) if start + size < len(every) else ""
-        return json.dumps(
-            {
-                "kind": _KINDS.get(kind, kind[:-1].capitalize()) + "List",
-                "apiVersion": "v1",
-                "metadata": {"continue": rest},
-                "items": every[start : start + size],
-            }
-        ).encode()
-
-
-def _labels(item: dict[str, Any]) -> dict[str, str]:
-    labels = item["metadata"].get("labels")
-    return labels if isinstance(labels, dict) else {}
-
-
-def status(code: int, message: str, **more: Any) -> Reply:
-    """Return a failure as the API server writes it."""
-    return Reply(
-        json.dumps(
-            {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "code": code, **more}
-        ).encode(),
-        code,
-    )
+    def log(self, pod: str, query: Mapping[str, str]) -> Reply | bytes:
+        """Answer for a pod's log with what the test told."""
+        return self.told(pod, query)
 
 
 def kubeconfig(folder: Path, url: str, **cluster: Any) -> Path:
-    """Write a kubeconfig and return its path."""
-    path = folder / "kubeconfig"
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": url, **cluster}}],
-        "users": [{"name": "u", "user": {"token": "geheim"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "train"}}],
-        "current-context": "x",
-    }
-    path.write_text(yaml.safe_dump(document), encoding="utf-8")
-    return path
+    """Write a kubeconfig with a secret in it and return its path."""
+    return written(folder, url, namespace="train", token="geheim", **cluster)
 
 
 def scope(**more: Any) -> Scope:
@@ -228,7 +134,7 @@ def scope(**more: Any) -> Scope:
     return Scope(**{"job": JOB, "since": NOW - 3600, "until": NOW, "namespace": "train", **more})
 
 
-def collect(source: Kubernetes, root: Path, seconds: float = DEADLINE, **more: Any) -> list[Answer]:
+def collect(source: Source, root: Path, seconds: float = DEADLINE, **more: Any) -> list[Answer]:
     """Collect within the deadline, which is part of what is tested."""
     began = time.monotonic()
     answers = source.collect(scope(**more), Folder(root / "incident"), Deadline(seconds))

@@ -18,8 +18,10 @@ from workbench.sources.contract import Answer, Deadline, Folder, Scope
 
 pytest.importorskip("elasticsearch")
 
+from workbench.parse.prefix import Context, split_prefix
+from workbench.sources.elasticsearch.candidates import _fair
 from workbench.sources.elasticsearch.fields import MEANINGS, PRESETS, presets
-from workbench.sources.elasticsearch.files import Entry, Stream, job_text, kernel_text
+from workbench.sources.elasticsearch.files import Entry, Stream, job_text, kernel_text, rest_text
 from workbench.sources.elasticsearch.query import Needles, clauses, job_needles, kernel_needles, needles
 from workbench.sources.elasticsearch.source import Access, LogIndex
 
@@ -42,6 +44,8 @@ class Canned:
         self.opened = self.closed = 0
         self.begin = START
         self.version = "9.4.3"
+        self.unsaid: set[str] = set()  # fields that no document has
+        self.shape: Callable[[int, dict[str, Any]], dict[str, Any]] = lambda at, source: source
         self.__dict__.update(more)
 
     def __call__(self, request: Request) -> Reply:
@@ -84,10 +88,12 @@ class Canned:
         }  # fmt: skip
         if path == "/_search":
             self.page(body)
-            after = (body.get("search_after") or [0, 0, -1])[2] + 1
+            after = (body.get("search_after") or [-1])[-1] + 1
             part = range(after, min(after + body["size"], self.lines)) if not body.get("slice", {}).get("id") else []
-            told["hits"]["hits"] = [self.hit(at) for at in part]
+            told["hits"]["hits"] = [self.hit(at, body) for at in part]
             return told | {"pit_id": "pit-1"}
+        if body.get("size") and body.get("_source"):
+            told["hits"]["hits"] = [self.hit(at, body) for at in range(min(body["size"], self.lines))]
         aggregations: dict[str, Any] = {}
         for name, each in (body.get("aggs") or {}).items():
             if "filters" in each:
@@ -103,12 +109,35 @@ class Canned:
                 aggregations[name] = {"buckets": [{"key": "gpu-node-003", "doc_count": self.lines}]}
         return told | {"aggregations": aggregations}
 
-    def hit(self, at: int) -> dict[str, Any]:
+    def hit(self, at: int, body: dict[str, Any]) -> dict[str, Any]:
         moment = self.begin + at
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(moment))
         text = "ValueError: sample 48123 has no tokens" if at == self.lines - 1 else f"step {at}"
-        fields = {"@timestamp": [stamp], "message": [text], "labels.rank": ["27"], "host.name": ["gpu-node-003"]}
-        return {"sort": [int(moment * 1000), at * 40, at], "fields": fields}
+        fields = {
+            "@timestamp": [stamp],
+            "message": [text],
+            "labels.rank": ["27"],
+            "host.name": ["gpu-node-003"],
+            "log.offset": [at * 40],
+        }
+        sort = [int(moment * 1000), at * 40, at]
+        source = {
+            "@timestamp": stamp,
+            "message": text,
+            "labels.rank": "27",
+            "host": {"name": "gpu-node-003"},
+            "log": {"offset": at * 40},
+        }
+        hit: dict[str, Any] = {"_index": "logs-1", "_id": f"id-{at}", "sort": sort[-len(body.get("sort") or sort) :]}
+        if body.get("fields"):
+            hit["fields"] = {
+                name: fields[name]
+                for each in body["fields"]
+                if (name := each["field"] if isinstance(each, dict) else each) in fields and name not in self.unsaid
+            }
+        if body.get("_source"):
+            hit["_source"] = self.shape(at, source)
+        return hit
 
 
 @pytest.fixture
@@ -356,13 +385,101 @@ def test_the_table_of_fields_is_whole() -> None:
         assert row["source"].startswith("https://")
 
 
+# -- a whole log ----------------------------------------------------------------------------------------------------------
+
+
+def _dotted(at: int, source: dict[str, Any]) -> dict[str, Any]:
+    return (
+        source | {"host.name": source["host"]["name"], "host": None, "log": None, "log.offset": source["log"]["offset"]}
+        if at % 2
+        else source
+    )
+
+
+def _alias(at: int, source: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in source.items() if at < 30 or name != "labels.rank"}
+
+
+def _local(at: int, source: dict[str, Any]) -> dict[str, Any]:
+    return source | {"@timestamp": source["@timestamp"].replace("10:00", "12:00").replace("Z", "+02:00")}
+
+
+def _numbers(at: int, source: dict[str, Any]) -> dict[str, Any]:
+    return source | {"labels.rank": 27, "message": [source["message"]]}
+
+
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize("shape", [lambda at, source: source, _dotted, _alias, _local, _numbers])
+def test_documents_of_any_shape_give_the_same_files(
+    shape: Callable[[int, dict[str, Any]], dict[str, Any]], typed: bool, folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.sources.elasticsearch.source.PAGE", 20)
+    if not typed:
+        monkeypatch.setattr("workbench.sources.elasticsearch.typed._msgspec", lambda: None)
+    bodies: list[dict[str, Any]] = []
+    with FaultServer(Canned(50, shape=shape, page=bodies.append)) as server:
+        (answer,) = collected(server, folder)
+    assert (answer.status, answer.rows) == ("ok", 50), answer
+    text = (folder.root / "logs/nodes/gpu-node-003/rank-27.log").read_text().splitlines()
+    assert [re.sub(r"^2026\S+ ", "", line) for line in text] == [f"step {at}" for at in range(49)] + [
+        "ValueError: sample 48123 has no tokens"
+    ]
+    assert all(body["sort"] == [{"_shard_doc": "asc"}] for body in bodies)  # the only order that costs the server nothing
+    asked_again = sum(bool(body.get("fields")) for body in bodies)
+    assert asked_again == (2 if shape is _alias else 0)  # the page that lacks a field, and all pages after it
+
+
+def test_a_field_that_some_lines_lack_is_asked_for_once_only(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.sources.elasticsearch.source.PAGE", 10)
+    bodies: list[dict[str, Any]] = []
+    canned = Canned(60, page=bodies.append, unsaid={"host.name"}, shape=lambda at, source: {**source, "host": None})
+    with FaultServer(canned) as server:
+        (answer,) = collected(server, folder)
+    assert (answer.status, answer.rows) == ("ok", 60), answer
+    assert sum(bool(body.get("fields")) for body in bodies) == 1
+
+
+def test_what_moved_is_counted_on_the_wire_and_unpacked(folder: Folder) -> None:
+    with FaultServer(Canned()) as server:
+        source = LogIndex(Access(server.url, "elasticsearch"), "logs-*", clock=lambda: SCOPE.until)
+        (answer,) = source.collect(SCOPE, folder, Deadline(8))
+        source.close()
+    assert source.server.moved == source.server.received > 1000  # this server does not compress
+    assert "MB moved" in answer.detail
+
+
+def test_of_ranks_without_a_line_it_is_said_when_each_ended() -> None:
+    seen = Stream("rank-0", entries((0, "2026-05-04 12:00:00,000 | INFO | a")), total=1, end=START)
+    silent = [Stream(f"rank-{rank}", total=1000 + rank, end=START + rank, rank=rank, node="gpu-node-007") for rank in (5, 6)]
+    heads = [split_prefix(line.decode(), Context()) for line in rest_text(silent, [seen, *silent])]
+    local = 7200  # the job writes local time
+    assert [(head.rank, head.node, head.time) for head in heads] == [
+        (rank, "gpu-node-007", START + local + rank) for rank in (5, 6)
+    ]
+    assert "1,005 lines" in heads[0].rest
+
+
+def test_the_end_of_a_stream_is_said_where_its_last_line_was_not_fetched() -> None:
+    stream = Stream("x", entries((0, "2026-05-04 10:00:00,000 | INFO | a")), total=30, end=START + 60)
+    text = b"".join(job_text(stream)).decode().splitlines()
+    assert text[1].startswith("2026-05-04T10:01:00.000Z [workbench]")
+    stream.end = START
+    assert len(b"".join(job_text(stream)).splitlines()) == 1
+
+
+def test_rare_kinds_come_whole_however_large_a_flood_is() -> None:
+    assert _fair([3, 10, 1_000_000, 500_000], 4013) == 2000
+    assert _fair([3, 100], 4000) == 100
+    assert _fair([], 4000) == 4000
+
+
 # -- signatures as a query ------------------------------------------------------------------------------------------------
 
 # what the standard analyzer does, near enough
 _TOKEN = re.compile(r"\w+(?:(?:(?<=[^\W\d_])[.:'’](?=[^\W\d_])|(?<=\d)[.,';](?=\d))\w+)*")
 
 
-def _holds(line: str, found: Needles, words: bool) -> bool:
+def _holds(line: str, found: Needles, words: bool, weak: bool = True) -> bool:
     tokens = _TOKEN.findall(line.lower())
 
     def one(needle: Any) -> bool:
@@ -373,7 +490,8 @@ def _holds(line: str, found: Needles, words: bool) -> bool:
 
     if not words:
         return any(piece.lower() in f"{line.lower()}\n" for piece in found.pieces)
-    return any(all(any(one(each) for each in some) for some in need) for need in found.needs)
+    needs = [*found.needs, *(need for need, _ in found.weak if weak)]
+    return any(all(any(one(each) for each in some) for some in need) for need in needs)
 
 
 @pytest.mark.parametrize("words", [True, False])
@@ -386,7 +504,8 @@ def test_the_query_finds_the_sample_of_every_signature(words: bool) -> None:
         and row.id not in found.left_out and not _holds(row.example, found, words)
     ]  # fmt: skip
     assert missed == []
-    assert len(found.left_out) < 60
+    assert set(found.left_out) <= {"user-ctrl-c"}  # one of its spellings is `^C` alone: no word to ask for
+    assert kernel.left_out == ()
     assert _holds("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", kernel, words)
 
 
@@ -396,7 +515,7 @@ def test_the_query_leaves_ordinary_lines_alone() -> None:
         "[rank3]: 2026-05-04 11:02:03,123 - trainer.data - INFO - shard 00ff12ab34cd56ef cursor 81234 prefetch queue 12/64 tokens/s 9123",
         "gpu-node-012:10231:20417 [3] NCCL INFO Channel 07/0 : 1034[2] -> 1035[3] via P2P/CUMEM/read",
     ]
-    assert not [line for line in ordinary if _holds(line, job_needles(), True)]
+    assert not [line for line in ordinary if _holds(line, job_needles(), True, weak=False)]
 
 
 def test_text_of_a_query_is_escaped() -> None:

@@ -268,7 +268,7 @@ def test_pages_are_put_together(source: Kubernetes, cluster: Cluster, server: Fa
     answers = collect(Kubernetes(kubeconfig(tmp_path, server.url), page=3), tmp_path)
 
     assert next(one for one in answers if one.file == "pods.json").rows == 7
-    assert any("continue=3" in request.path for request in server.requests)
+    assert any("continue=" in request.path for request in server.requests)
 
 
 def test_an_expired_continue_token_starts_over(cluster: Cluster, server: FaultServer, tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from tests.sources.canned_kubernetes import (
     pod,
     scope,
     stamp,
-    status,
 )
 from workbench.catalog import table
 from workbench.errors import SourceError
@@ -39,6 +38,7 @@ from workbench.sources.contract import Deadline, Folder
 from workbench.sources.kubernetes.clean import LEFT_OUT, Cleaner
 from workbench.sources.kubernetes.jobs import Found, window_of
 from workbench.sources.kubernetes.source import Kubernetes
+from workbench.testing.kubernetes_words import status
 
 pytest.importorskip("kubernetes")
 
@@ -202,7 +202,7 @@ def test_logs_come_with_the_failed_first_and_the_previous_run(
 def test_of_a_long_log_the_end_is_kept(cluster: Cluster, server: FaultServer, tmp_path: Path) -> None:
     """What failed stands at the end; lines stay whole; the answer says that it is not all."""
     lines = b"".join(b"2026-05-04T11:02:03Z step %08d\n" % number for number in range(40000))
-    cluster.log = lambda name, query: lines
+    cluster.told = lambda name, query: lines
     source = Kubernetes(kubeconfig(tmp_path, server.url), log_bytes=100_000)
     answer = next(one for one in collect(source, tmp_path) if one.source == "job")
     kept = (tmp_path / "incident" / "logs" / "llm-0.log").read_bytes()
@@ -236,7 +236,7 @@ def test_a_dead_kubelet_is_asked_once(source: Kubernetes, cluster: Cluster, serv
             else LOG.encode()
         )
 
-    cluster.log = log
+    cluster.told = log
     answer = next(one for one in collect(source, tmp_path) if one.source == "job")
 
     assert answer.status == "partial"
@@ -248,7 +248,7 @@ def test_a_dead_kubelet_is_asked_once(source: Kubernetes, cluster: Cluster, serv
 def test_no_kubelet_answers(source: Kubernetes, cluster: Cluster, server: FaultServer, tmp_path: Path) -> None:
     """The tunnel to the nodes is down: some are asked, not all thousand."""
     cluster.pods, cluster.nodes = [pod(number) for number in range(200)], [node(number) for number in range(200)]
-    cluster.log = lambda name, query: status(502, "proxy error from 127.0.0.1:8132 while dialing 10.0.0.7:10250, code 502")
+    cluster.told = lambda name, query: status(502, "proxy error from 127.0.0.1:8132 while dialing 10.0.0.7:10250, code 502")
     answer = next(one for one in collect(source, tmp_path, 5) if one.source == "job")
 
     assert (answer.status, "no kubelet answers" in answer.detail) == ("failed", True)
@@ -279,7 +279,7 @@ def test_a_full_folder_is_said(source: Kubernetes, cluster: Cluster, tmp_path: P
 
 def test_empty_logs_are_missing(source: Kubernetes, cluster: Cluster, tmp_path: Path) -> None:
     """A container that said nothing is not a log."""
-    cluster.log = lambda name, query: b""
+    cluster.told = lambda name, query: b""
     answer = next(one for one in collect(source, tmp_path) if one.source == "job")
 
     assert (answer.status, "2 empty" in answer.detail) == ("missing", True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,8 @@ def test_no_metric_at_all_is_missing(canned: Canned, tmp_path: Path) -> None:
 
 def test_another_job_s_metrics_are_not_taken(canned: Canned, tmp_path: Path) -> None:
     with FaultServer(canned) as server:
-        answers = Prometheus(server.url).collect(scope(nodes=("other-node-7",)), Folder(tmp_path), Deadline(10))
+        other = replace(scope(nodes=("other-node-7",)), job="other")
+        answers = Prometheus(server.url).collect(other, Folder(tmp_path), Deadline(10))
     assert the(answers, "no series of other-node-7").status == "missing"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("prometheus_api_client")
 
-from tests.canned_prometheus import NAMES, NOW, SINCE, Canned, asked, collect, raw, scope, statuses
+from tests.canned_prometheus import NAMES, NODES, NOW, SINCE, Canned, asked, collect, raw, scope, statuses
 from tests.faults import FaultServer, Reply, Request
 from workbench.sources.contract import Deadline, Folder
 from workbench.sources.prometheus.http import PrometheusTimeout, PrometheusUnavailable, QueryError
@@ -118,10 +118,10 @@ def test_long_queries_go_by_post(canned: Canned, tmp_path: Path) -> None:
     nodes = tuple(f"gpu-node-{at:05d}.a-rather-long-domain.example" for at in range(200))
 
     def answer(request: Request) -> Reply:
-        return canned.reply([*nodes]) if request.path.split("?")[0].endswith("/Hostname/values") else canned(request)
+        return canned.reply([*nodes, *NODES]) if request.path.split("?")[0].endswith("/Hostname/values") else canned(request)
 
     with FaultServer(answer) as server:
-        Prometheus(server.url).collect(scope(nodes=nodes), Folder(tmp_path), Deadline(10))
+        Prometheus(server.url).collect(scope(nodes=(*nodes, *NODES)), Folder(tmp_path), Deadline(10))
         assert {one.method for one in server.requests if raw(one) and "DCGM" in asked(one)["query"]} == {"POST"}
         assert max(len(one.path) for one in server.requests) < 2000
 
@@ -164,14 +164,14 @@ def test_the_doctor_tells_rights_apart(canned: Canned) -> None:
 
 
 def test_a_frame_has_every_sample_once(canned: Canned) -> None:
-    canned.samples = lambda name, gpu: [(SINCE + 30.5 * at, f"{gpu}.{at}") for at in range(50)]
+    canned.samples = lambda name, gpu: [(SINCE + 0.5 * at, f"{gpu}.{at:03d}") for at in range(51)]
     with FaultServer(canned) as server:
-        frame = Prometheus(server.url).frame(NAMES[0], SINCE, NOW, 30)
+        frame = Prometheus(server.url).frame(NAMES[0], SINCE, SINCE + 25, 0.5)
     assert list(frame.columns) == ["time", "field", "value", "node", "gpu_index", "gpu_uuid", "pod", "namespace"]
     assert str(frame["time"].dtype) == "datetime64[us, UTC]"
-    assert len(frame) == 200
-    assert frame["time"].iloc[1].timestamp() == pytest.approx(SINCE + 30.5, abs=1e-6)
-    np.testing.assert_allclose(frame["value"].iloc[50:53], [1.0, 1.1, 1.2])
+    assert len(frame) == 204
+    assert frame["time"].iloc[1].timestamp() == pytest.approx(SINCE + 0.5, abs=1e-6)
+    np.testing.assert_allclose(frame["value"].iloc[51:54], [1.0, 1.001, 1.002])
     assert frame["node"].iloc[-1] == "gpu-node-002"
     assert all(str(kind) == "category" for name, kind in frame.dtypes.items() if name not in ("time", "value"))
     assert frame.attrs["instances"] == {"gpu-node-001": "10.0.0.1:9400", "gpu-node-002": "10.0.0.2:9400"}
@@ -199,7 +199,7 @@ def test_no_more_than_four_questions_at_once(canned: Canned, tmp_path: Path) -> 
         time.sleep(0.02)
         with lock:
             now[0] -= 1
-        return canned(request)
+        return canned.reply({"resultType": "matrix", "result": []}) if "query_range" in request.path else canned(request)
 
     with FaultServer(answer) as server:
         Prometheus(server.url).frames(["a", "b", "c"], SINCE - 10**7, NOW, 60)

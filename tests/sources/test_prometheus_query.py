@@ -11,16 +11,17 @@ from math import isclose
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench.catalog import table
 from workbench.model import CLASSES
 from workbench.sources.prometheus import frame as prometheus_frame
-from workbench.sources.prometheus.frame import matrix_frame, numbers
+from workbench.sources.prometheus.frame import Told, matrix_frame, numbers
 from workbench.sources.prometheus.http import QueryError
 from workbench.sources.prometheus.jobs import lookup, question_of, questions
 from workbench.sources.prometheus.query import (
+    Grid,
     Matrix,
     any_of,
     choose_step,
@@ -204,6 +205,85 @@ def test_frames_of_nothing_and_of_functions() -> None:
     assert list(matrix_frame([Matrix()]).columns) == ["time", "field", "value"]
     frame = matrix_frame([Matrix({b"": b'[1,"2"]'})], "sum(up)")
     assert frame["field"].tolist() == ["sum(up)"]
+
+
+STAMPS = st.lists(st.integers(0, 5), min_size=1, max_size=6, unique=True).map(sorted)
+
+
+@pytest.mark.parametrize("engine", ["arrow", "numpy"])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(STAMPS, st.integers(0, 2)), min_size=1, max_size=8), st.booleans())
+def test_times_that_need_not_be_read_are_those_that_stand_there(
+    engine: str, monkeypatch: pytest.MonkeyPatch, rows: list[tuple[list[int], int]], shifted: bool
+) -> None:
+    """Complete series, series with holes, neighbours with the same samples, a server that has its own idea of the points."""
+    if engine == "numpy":
+
+        def without(name: str) -> object:
+            raise ImportError(name)
+
+        monkeypatch.setattr(prometheus_frame.importlib, "import_module", without)
+    start = 1700000000.5 if shifted else 1700000000
+    series = {
+        f'"gpu":"{gpu}"'.encode(): ",".join(f'[{start + 30 * at:.15g},"{value + at % 2}"]' for at in points).encode()
+        for gpu, (points, value) in enumerate(rows)
+    }
+    plain, known = matrix_frame([Matrix(series)]), matrix_frame([Matrix(series, grid=Grid(1700000000, 30.0, 6))])
+    assert plain.equals(known)
+    told = [(start + 30 * at, value + at % 2) for points, value in rows for at in points]
+    assert [(time.timestamp(), value) for time, value in zip(known["time"], known["value"], strict=True)] == told
+
+
+def test_samples_that_are_no_pair_are_told_of_with_a_grid_as_well() -> None:
+    for text in (
+        b'[0],[30,"1"]',
+        b'[0,"1],[30,"1"]',
+        b'[0,"1"],[30,"x"]',
+        b'[0,"1"],["x","1"]',
+        b'[0,"1"],[30,""]',
+        b'"1"[0],"1"[30]',
+    ):
+        series = {b'"gpu":"0"': b'[0,"1"],[30,"1"]', b'"gpu":"1"': text}
+        for grid in (None, Grid(0, 30.0, 2)):
+            with pytest.raises(QueryError, match=r"numbers|pair"):
+                matrix_frame([Matrix(series, grid=grid)])
+
+
+def test_what_labels_said_is_kept_for_the_next_field_only_when_they_are_the_same() -> None:
+    def answer(name: str, *nodes: str, last: bool = False) -> Matrix:
+        named = f'"__name__":"{name}"'
+        rows = [f'"A":"{node}",{named}' if last else f'{named},"Hostname":"{node}","gpu":"0"' for node in nodes]
+        return Matrix({row.encode(): b'[1,"2"]' for row in rows})
+
+    told = Told()
+    answers = [
+        answer("DCGM_FI_DEV_GPU_TEMP", "a", "b"),
+        answer("DCGM_FI_DEV_SM_CLOCK", "a", "b"),
+        answer("DCGM_FI_DEV_SM_CLOCK", "b", "c"),
+        Matrix({**answer("up", "a").series, **answer("down", "a").series}),
+        answer("DCGM_FI_DEV_GPU_TEMP", "a", "b", last=True),
+        Matrix({b"": b'[1,"2"]'}),
+        Matrix(),
+        Matrix({rb'"x":"\"__name__\":\"up\",","__name__":"up"': b'[1,"2"]'}),
+        answer("DCGM_FI_DEV_GPU_TEMP", "a", "b"),
+    ]
+    for one in answers:
+        kept, fresh = matrix_frame([one], "query", told), matrix_frame([one], "query")
+        assert kept.equals(fresh)
+        assert kept.attrs == fresh.attrs
+        assert len(fresh) == len(one.series)
+    first, second = (matrix_frame([one], "query", told) for one in answers[:2])
+    assert first["node"].tolist() == second["node"].tolist() == ["a", "b"]
+    assert set(first["field"]) != set(second["field"])
+
+
+def test_members_beside_the_values_are_not_lost() -> None:
+    both = '{"metric":{"a":"b"},"values":[[1,"2"]],"histograms":[[2,{"count":"1","buckets":[[0,"1","2","3"]]}]]}'
+    plain = '{"metric":{"a":"c"},"values":[[1,"2"]]}'
+    for rows in ((both, plain), (plain, both)):
+        matrix = split_matrix(f'{{"status":"success","data":{{"resultType":"matrix","result":[{",".join(rows)}]}}}}'.encode())
+        assert matrix.histograms == 1
+        assert list(matrix.series.values()) == [b'[1,"2"]', b'[1,"2"]']
 
 
 def test_other_exporters_are_converted_and_blanks_masked() -> None:

@@ -58,7 +58,10 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
                 *"show node"*) cat {data}/scontrol-node.txt;;
                 esac""",
             "sinfo": f"cat {data}/sinfo.txt",
-            "sacctmgr": f"cat {data}/cluster.txt",
+            "sacctmgr": f"""case "$*" in
+                *"show event"*) echo "NodeName|TimeStart|TimeEnd|State|Reason|User";;
+                *) cat {data}/cluster.txt;;
+                esac""",
             "sdiag": f"""cat {data}/sdiag.txt | sed "s/([0-9]*)/($(date +%s))/" """,
         }
         for name, text in (scripts | instead).items():
@@ -244,7 +247,40 @@ def test_states_of_today_are_called_so(tools: Tools, tmp_path: Path, monkeypatch
     monkeypatch.setattr("workbench.sources.slurm.source.time.time", lambda: UNTIL + 72 * 3600)
     answers = by_file(Slurm().collect(scope("1"), Folder(tmp_path / "out"), Deadline(10)))
 
-    assert "as they are now, 72 h after the job ended" in answers["slurm/sinfo.txt"].detail
+    assert "as they are now, 3 days after the job ended" in answers["slurm/sinfo.txt"].detail
+
+
+def test_the_troubles_that_nodes_had_then_are_kept(tools: Tools, tmp_path: Path) -> None:
+    """slurmctld tells of a node only what holds now."""
+    row = "gpu-node-002|2026-11-30T01:36:45|2026-11-30T01:50:00|DRAIN|NHC: GPU 4 Xid 95|root(0)"
+    asked = tools(
+        sacctmgr=f'case "$*" in *"show event"*) echo "NodeName|TimeStart|TimeEnd|State|Reason|User"; echo "{row}";; *) cat {DATA}/24.11/cluster.txt;; esac'
+    )
+    answers = by_file(Slurm().collect(scope("1"), Folder(tmp_path / "out"), Deadline(10)))
+
+    assert (answers["slurm/node-events.txt"].status, answers["slurm/node-events.txt"].rows) == ("ok", 2)
+    assert "nodes=gpu-node-[001-002] start=2026-11-30T01:00:00 end=2026-11-30T02:00:00" in asked.read_text()
+    events = workbench.load(tmp_path / "out").events
+    (told,) = events[events["file"].str.endswith("node-events.txt")].to_dict("records")
+    assert (told["node"], told["signature"]) == ("gpu-node-002", "slurm-drain-health")
+
+
+@pytest.mark.parametrize(
+    ("script", "statuses"),
+    [
+        ('echo "NodeName|TimeStart|TimeEnd|State|Reason|User"', ["ok"]),
+        ("echo 'sacctmgr: error: Connection refused' >&2; exit 1", ["failed"]),
+        ("true", ["missing"]),
+        ("echo 'You are not running a supported accounting_storage plugin' >&2; exit 1", []),
+    ],
+)
+def test_no_troubles_is_not_the_same_as_no_answer(tools: Tools, tmp_path: Path, script: str, statuses: list[str]) -> None:
+    tools(sacctmgr=f'case "$*" in *"show event"*) {script};; *) cat {DATA}/24.11/cluster.txt;; esac')
+    folder = tmp_path / "out"
+    answers = Slurm().collect(scope("1"), Folder(folder), Deadline(10))
+
+    assert [answer.status for answer in answers if "show event" in answer.asked] == statuses
+    assert not (folder / "slurm" / "node-events.txt").exists()
 
 
 def test_a_forgotten_job_is_stale_not_missing(tools: Tools, tmp_path: Path) -> None:
@@ -388,6 +424,26 @@ def test_without_accounts_the_controller_is_asked(tools: Tools, tmp_path: Path, 
     answers = slurm.collect(scope(number), Folder(tmp_path / "out"), Deadline(10))
     assert [answer.status for answer in answers if answer.asked.startswith("sacct --parsable2")] == ["failed"]
     assert "slurm/scontrol-job.txt" in by_file(answers)
+
+
+@pytest.mark.parametrize(
+    ("asked", "ending"),
+    [
+        ("*--helpformat*) cat {data}/helpformat.txt;; *)", "echo 'sacct: error: Problem talking to the database: Connection refused' >&2; exit 1"),
+        ("*--helpformat*) cat {data}/helpformat.txt;; *)", "sleep 30"),
+        ("*)", "sleep 30"),  # 22.05 asks slurmdbd before it tells which fields it has
+    ],
+)  # fmt: skip
+def test_what_slurmctld_still_knows_counts_when_slurmdbd_does_not_answer(
+    tools: Tools, tmp_path: Path, asked: str, ending: str
+) -> None:
+    tools("22.05", sacct=f'case "$*" in *--version*) echo slurm 22.05.8;; {asked.format(data=DATA / "22.05")} {ending};; esac')
+    found = Slurm().locate(scope("9"), Deadline(3))
+    assert found is not None
+    assert found.nodes
+    answers = Slurm().collect(scope("9"), Folder(tmp_path / "out"), Deadline(3))
+    assert by_file(answers)["slurm/scontrol-job.txt"].status == "ok"
+    assert [answer.status for answer in answers if "sacct -" in answer.asked + answer.detail] == ["failed"]
 
 
 def test_half_an_answer_is_kept_and_partial(tools: Tools, tmp_path: Path) -> None:

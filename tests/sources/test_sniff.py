@@ -60,6 +60,8 @@ SAMPLES = {
         "LAST SEEN   TYPE      REASON      OBJECT     MESSAGE\n2m          Warning   Evicted     pod/a      low\n",
     ],
     "slurm-text": [
+        "Cluster|NodeName|TimeStart|TimeEnd|State|Reason|User\ngpu|n-7|2026-05-04T11:02:03|Unknown|DRAIN|Xid 79|root(0)\n",
+        "   Cluster NodeName                  TimeStart             TimeEnd  State\n---------- --------------- -------------------\n",
         "JobID|JobName|User|State|ExitCode\n7|a|u|FAILED|1:0\n",
         "JobId=7 JobName=a\n   JobState=FAILED Reason=NonZeroExitCode\n",
         "NodeName=gpu-7 Arch=x86_64 State=DOWN*\n",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# Before the function of the same name: loading the package later would put it in the function's place.
+import workbench.health.checks  # noqa: F401
 from workbench.health.across_nodes import compare
 from workbench.health.finding import STATUSES, Finding
 from workbench.health.registry import Check, check, checks

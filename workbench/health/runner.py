@@ -24,6 +24,9 @@ __all__ = ["CONTEXTS", "fitness", "judged", "read", "run"]
 _GRACE = 0.5  # seconds that a reader may need to give up after its deadline
 # (reading, root) → the thread that was left behind with it: who looks every minute must not leave one more each time
 _LEFT: dict[tuple[str, str], Thread] = {}
+# a program that does not go has 0.4 s after SIGTERM and as much after SIGKILL (`workbench.sources.command`): its reader is told an earlier
+# deadline, so that what hung is named by whoever asked it, and dead before we end
+_ENDING = 0.8
 
 
 def run(
@@ -126,7 +129,7 @@ def read(names: Iterable[str], world: World, seconds: float) -> dict[str, Readin
 
         def ask(reader: Any = reader, limit: float = limit) -> None:
             try:
-                done.put(reader.read(world, Deadline(limit)))
+                done.put(reader.read(world, Deadline(max(limit - _ENDING, limit / 2))))
             except BaseException as error:  # a thread that ends without a word would look like one that hangs
                 done.put(Reading(reader.name, "garbage", detail=f"{type(error).__name__}: {error}"[:300]))
 
@@ -167,6 +170,8 @@ def judged(one: Check, node: str, context: str, readings: Mapping[str, Reading],
         found = list(one.judge(seen))
     except Exception as error:  # a defect in one check must cost neither the others nor the truth
         return [seen.unknown(f"the check itself failed: {type(error).__name__}: {error}"[:400], code="check-failed")]
+    if not found and "gpus" in one.needs and not seen.gpus.states:  # most judges go from GPU to GPU
+        return [seen.unknown(f"{readings['gpus'].path} shows no GPU", hint="see what gpu-count says")]
     return found or [seen.unknown("the check came to no conclusion", code="check-failed")]
 
 

@@ -77,5 +77,5 @@ def from_container_cli(text: str) -> ToolkitInfo | None:
     """Return what ``nvidia-container-cli info`` says; None for what is no whole answer."""
     version = re.search(r"^NVRM version:\s+([\d.]+)\s*$", text, re.M)
     uuids = tuple(re.findall(r"^GPU UUID:\s+(GPU-[0-9a-f-]+)\s*$", text, re.M))
-    listed = re.search(r"^Device Index:", text, re.M)  # without one it sees the driver and no GPU
-    return ToolkitInfo(version[1], uuids) if version and (uuids or not listed) else None
+    listed = re.findall(r"^Device Index:", text, re.M)  # without one it sees the driver and no GPU; more than UUIDs: cut off
+    return ToolkitInfo(version[1], uuids) if version and len(uuids) == len(listed) else None

@@ -52,7 +52,8 @@ class GpuState:
     @property
     def lost(self) -> str:
         """Why it answers no more, empty when it does."""
-        return next((why for why in self.why_not.values() if re.search(r"lost|requires reset", why, re.I)), "")
+        # NVML's own library says reset, pynvml restart
+        return next((why for why in self.why_not.values() if re.search(r"\blost\b|requires re(?:set|start)", why, re.I)), "")
 
     def get(self, key: str) -> Any:
         """Return a value; None when it was not told."""

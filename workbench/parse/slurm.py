@@ -21,6 +21,7 @@ from workbench.parse.slurm_words import (
     job_event,
     local_epoch,
     node_condition,
+    node_trouble,
     split_reason,
 )
 
@@ -80,7 +81,8 @@ def _header(lines: Sequence[Line], at: int) -> list[str] | None:
         upper = {word.upper() for word in words}
     is_sacct = ("JOBID" in upper or "JOBIDRAW" in upper) and ("STATE" in upper or "ST" in upper)
     is_sinfo = bool({"NODELIST", "NODE"} & upper) and bool({"STATE", "REASON"} & upper)
-    return words if is_sacct or is_sinfo else None
+    is_event = {"NODENAME", "TIMESTART"} <= upper  # sacctmgr show event
+    return words if is_sacct or is_sinfo or is_event else None
 
 
 def _table(lines: Sequence[Line], at: int, header: list[str], parsed: Parsed, file: str) -> int:
@@ -198,6 +200,8 @@ def _row(row: Mapping[str, str], line: Line, parsed: Parsed, file: str, text: st
     if row.get("JOBID") or row.get("JOBIDRAW"):
         if _JOB_ID.match(row.get("JOBID") or row["JOBIDRAW"]):
             _job_row(row, shown, line, parsed, file)
+    elif row.get("TIMESTART"):
+        node_trouble(parsed, row, text=shown, file=file, line=line.no)
     elif row.get("NODELIST") or row.get("NODE"):
         reason, who, when = split_reason(row.get("REASON"))
         if reason.lower() in ("none", "(null)", "n/a"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = [
     "local_epoch",
     "node_bad",
     "node_condition",
+    "node_trouble",
     "reason_meaning",
     "split_reason",
 ]
@@ -371,3 +373,19 @@ def node_condition(
     if event.signature == "slurm-no-capacity":
         event.node, event.data["absent"] = None, node  # no machine: nothing happened on a node
     parsed.events.append(event)
+
+
+def node_trouble(parsed: Parsed, row: Mapping[str, str], *, text: str, file: str, line: int | None) -> None:
+    """
+    Add the event that a row of ``sacctmgr show event`` is: a node was down or drained for a while, which may be over.
+
+    It is no condition: those say what holds now.
+    """
+    began = Parsed()
+    for name in expand(row.get("NODENAME"), limit=4096):
+        who = re.sub(r"\(\d+\)$", "", row.get("USER") or "") or None
+        reason, when = (row.get("REASON") or "").strip(), local_epoch(row["TIMESTART"])
+        node_condition(began, name, row.get("STATE") or "", reason, who, when, text=text, file=file, line=line)
+    for event in began.events:
+        event.data["until"] = local_epoch(row.get("TIMEEND"))
+    parsed.events += began.events

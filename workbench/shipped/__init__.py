@@ -21,7 +21,7 @@ __all__ = ["example_path", "examples", "load_example"]
 _SHIPPED = Path(__file__).parent
 _ABOUT = {
     "nvlink-switch": "Kubernetes, 4 nodes, 32 ranks: an NVSwitch fails and takes the NVLinks of a whole node with it",
-    "gpu-memory": "Slurm, an uncorrectable memory error on one GPU; every other rank only loses its peer",
+    "gpu-memory": "Kubernetes, an uncorrectable memory error on one GPU; every other rank only loses its peer",
     "hang-data-loader": "one rank never enters a collective; stacks and metrics tell which",
     "preempted": "Slurm preempts and requeues a healthy job",
     "checkpoint-disk-full": "rank 0 runs out of space while it writes a checkpoint",

@@ -113,6 +113,8 @@ SLURM_TABLE = lines(
     r"REASON\|",
     r"\s*REASON\s+USER\s+TIMESTAMP",
     r"(?:NODELIST|NODES|STATE|HOSTNAMES)\|",
+    r"(?:Cluster\|)?NodeName\|TimeStart\|",
+    r"\s*(?:Cluster\s+)?NodeName\s+TimeStart",
 )
 # findings of health monitors (NVSentinel, SageMaker HMA) and lines of node controllers (Karpenter), JSON
 HEALTH_RECORD = re.compile(

@@ -1,170 +1,420 @@
-/* A libnvidia-ml.so.1 for tests: a node with eight H100 that plays what FAKE_NVML says.
-   gcc -shared -fPIC -O1 -Wl,-soname,libnvidia-ml.so.1 -o DIR/libnvidia-ml.so.1 fake_nvml.c
-   LD_LIBRARY_PATH=DIR python … : set before python starts. Functions not here raise NVMLError_FunctionNotFound.
+/* A libnvidia-ml.so.1 for tests: a node with eight H100 SXM that answers as a scenario says.
+   gcc -shared -fPIC -O1 -Wl,-soname,libnvidia-ml.so.1 -o DIR/libnvidia-ml.so.1 fake_nvml.c   (tests/nvml_fake.py does it)
+   LD_LIBRARY_PATH=DIR FAKE_NVML_FILE=FILE python … : set before python starts. Functions not here raise NVMLError_FunctionNotFound.
 
-   FAKE_NVML is a list of plays, e.g. "lost=3,hang=nvmlDeviceGetPowerUsage:5":
-     no-driver | init=CODE   nvmlInit fails
-     count=N                 as many GPUs
-     lost=I                  GPU I answers GPU_IS_LOST, and its handle is refused
-     lost-late=I             the same, but its handle is given
-     unknown=I               GPU I answers UNKNOWN to all but its names
-     ecc=I                   uncorrectable errors since the driver was loaded, over the SRAM threshold
-     remap=I                 a row remap is pending, with an uncorrectable row; recovery action: drain and reset
-     remap-failed=I          a row remap failed
-     heat=I                  over the slowdown temperature, throttling
-     link=I                  two NVLinks down
-     new-links=I             counters of NVLink 5 in place of the old, and a recovery of link 7 that failed
-     narrow=I                PCIe x8
-     fabric=I                fabric in progress
-     fabric-slow=I           fabric with less bandwidth than it should have
-     mig=I                   MIG is on, two instances
-     busy=I                  two processes
-     hang=FUNCTION:I         that call never returns for GPU I (FUNCTION alone: for nothing but the node)
-     crash=FUNCTION:I        that call ends the process
-     garbage=I               numbers that no GPU has and strings that are no UTF-8 */
+   A scenario is a text, a line a rule; of two that fit, the later counts:
+
+       WHO CALL[:ARGUMENT…] ANSWER [; ANSWER …]
+
+   WHO     node, 3, 2-5 or * (every GPU)
+   CALL    the function's name with its _v2; * is every one. Beside them: links, mig-instances, fabric, fabric-version, field:ID:SCOPE
+   ANSWER  = VALUE …   it succeeds with these (numbers; {i} is the GPU, 33+{i} a sum; a string is the rest of the line, \xff a byte)
+           code N      it fails with NVML's return value N
+           hang        it never returns, and SIGTERM does not end the process: as in state D
+           crash       SIGSEGV
+           wait S      it takes S seconds, then answers as the earlier rules say
+           print N     it prints N MiB to standard output, then as the earlier rules say
+           quit        the process ends with 0
+           pass [N]    as the earlier rules say, N times
+           healthy     as the built-in rules say
+   With several answers each call gets the next, and the last one stays: values that change while they are read, a GPU that falls off
+   in the middle (* pass 20 ; code 15).
+   include FILE takes the rules of another file beside it; lines of `without SYMBOL`, `bus N`, `expect …` and # are for the tests.
+
+   FAKE_NVML is a list of short plays, e.g. "lost=3,hang=nvmlDeviceGetPowerUsage:5": see PLAYS. */
 #include "nvml_min.h"
+#include <ctype.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static int id(nvmlDevice_t d) { return (int)((size_t)d - 1) % 100; }
-static int is_mig(nvmlDevice_t d) { return (int)((size_t)d - 1) >= 100; }
+/* ---- rules */
 
-/* Finds "play" or "play=VALUE" in FAKE_NVML; VALUE goes to `value`. */
-static int plays(const char *play, char *value, size_t size) {
-  const char *all = getenv("FAKE_NVML");
-  size_t n = strlen(play);
-  for (; all && *all; all += strcspn(all, ","), all += *all == ',') {
-    if (strncmp(all, play, n) || (all[n] && all[n] != '=' && all[n] != ',')) continue;
-    if (value) { size_t m = all[n] == '=' ? strcspn(all + n + 1, ",") : 0; if (m >= size) m = size - 1; memcpy(value, all + n + (all[n] == '='), m); value[m] = 0; }
-    return 1;
+static const char BUILT_IN[] =
+    "node nvmlInit_v2 = 0\nnode nvmlShutdown = 0\nnode nvmlSystemGetDriverVersion = 570.133.20\n"
+    "node nvmlSystemGetNVMLVersion = 12.570.133.20\nnode nvmlSystemGetCudaDriverVersion_v2 = 12080\nnode nvmlDeviceGetCount_v2 = 8\n"
+    "* nvmlDeviceGetHandleByIndex_v2 = 0\n* nvmlDeviceGetName = NVIDIA H100 80GB HBM3\n"
+    "* nvmlDeviceGetUUID = GPU-00000000-0000-0000-0000-00000000000{i}\n* nvmlDeviceGetSerial = 165000000000{i}\n"
+    "* nvmlDeviceGetMinorNumber = {i}\n* nvmlDeviceGetVbiosVersion = 96.00.99.00.01\n* nvmlDeviceGetInforomImageVersion = G520.0200.00.05\n"
+    "* nvmlDeviceGetGspFirmwareVersion = 570.133.20\n* nvmlDeviceGetBoardPartNumber = 692-2G520-0200-000\n"
+    "0 nvmlDeviceGetPciInfo_v3 = 00000000:19:00.0\n1 nvmlDeviceGetPciInfo_v3 = 00000000:3B:00.0\n"
+    "2 nvmlDeviceGetPciInfo_v3 = 00000000:4C:00.0\n3 nvmlDeviceGetPciInfo_v3 = 00000000:5D:00.0\n"
+    "4 nvmlDeviceGetPciInfo_v3 = 00000000:9B:00.0\n5 nvmlDeviceGetPciInfo_v3 = 00000000:BB:00.0\n"
+    "6 nvmlDeviceGetPciInfo_v3 = 00000000:CB:00.0\n7 nvmlDeviceGetPciInfo_v3 = 00000000:DB:00.0\n"
+    "* nvmlDeviceGetMemoryInfo = 85520809984 1073741824\n* nvmlDeviceGetEccMode = 1 1\n* nvmlDeviceGetTotalEccErrors = 0\n"
+    "* nvmlDeviceGetMemoryErrorCounter:*:*:2 = 0\n* nvmlDeviceGetMemoryErrorCounter:*:*:7 = 0\n* nvmlDeviceGetSramEccErrorStatus = 0\n"
+    "* nvmlDeviceGetRepairStatus = 0 0\n* nvmlDeviceGetRemappedRows = 0 0 0 0\n* nvmlDeviceGetRowRemapperHistogram = 640 0 0 0 0\n"
+    "* nvmlDeviceGetTemperature = 33+{i}\n* nvmlDeviceGetTemperatureThreshold:0 = 92\n* nvmlDeviceGetTemperatureThreshold:1 = 89\n"
+    "* nvmlDeviceGetTemperatureThreshold:2-3 = 87\n* nvmlDeviceGetMarginTemperature = 54\n* nvmlDeviceGetPowerUsage = 71300\n"
+    "* nvmlDeviceGetEnforcedPowerLimit = 700000\n* nvmlDeviceGetPowerManagementLimit = 700000\n"
+    "* nvmlDeviceGetPowerManagementDefaultLimit = 700000\n* nvmlDeviceGetTotalEnergyConsumption = 1000000\n"
+    "* nvmlDeviceGetClockInfo:0-1 = 1980\n* nvmlDeviceGetClockInfo:2 = 2619\n* nvmlDeviceGetMaxClockInfo:0-1 = 1980\n"
+    "* nvmlDeviceGetMaxClockInfo:2 = 2619\n* nvmlDeviceGetPerformanceState = 0\n* nvmlDeviceGetCurrentClocksEventReasons = 1\n"
+    "* nvmlDeviceGetCurrentClocksThrottleReasons = 1\n* nvmlDeviceGetSupportedClocksEventReasons = 0x1ff\n"
+    "* nvmlDeviceGetViolationStatus = 1000000 0\n* nvmlDeviceGetUtilizationRates = 0 0\n* nvmlDeviceGetCurrPcieLinkGeneration = 5\n"
+    "* nvmlDeviceGetMaxPcieLinkGeneration = 5\n* nvmlDeviceGetGpuMaxPcieLinkGeneration = 5\n* nvmlDeviceGetCurrPcieLinkWidth = 16\n"
+    "* nvmlDeviceGetMaxPcieLinkWidth = 16\n* nvmlDeviceGetPcieReplayCounter = 0\n* nvmlDeviceGetPersistenceMode = 1\n"
+    "* nvmlDeviceGetComputeMode = 0\n* nvmlDeviceGetMigMode = 0 0\n* nvmlDeviceGetMaxMigDeviceCount = 7\n* mig-instances = 0\n"
+    "* nvmlDeviceGetMigDeviceHandleByIndex = 0\n* nvmlDeviceGetGpuInstanceId = 0\n* nvmlDeviceGetComputeInstanceId = 0\n"
+    "* nvmlDeviceGetGpuFabricInfoV = 0\n* nvmlDeviceGetGpuFabricInfo = 0\n* fabric-version = 2\n* fabric = 3 0 0 2\n* nvmlDeviceGetFieldValues = 0\n* field:82 = 41\n* field:230 = 0\n"
+    "* links = 18\n* nvmlDeviceGetNvLinkState = 1\n* nvmlDeviceGetNvLinkErrorCounter = 0\n* nvmlDeviceGetNvLinkVersion = 6\n"
+    "* nvmlDeviceGetNvLinkRemoteDeviceType = 1\n* nvmlDeviceGetNvLinkRemotePciInfo_v2 = 00000000:07:00.0\n* nvmlDeviceGetP2PStatus = 0\n"
+    "* nvmlDeviceGetComputeRunningProcesses_v3 =\n* nvmlDeviceGetGraphicsRunningProcesses_v3 =\n";
+
+/* play → rules; %s is what stands behind its = */
+static const struct { const char *play, *rules; } PLAYS[] = {
+    {"no-driver", "node nvmlInit_v2 code 9\n"},
+    {"init", "node nvmlInit_v2 code %s\n"},
+    {"count", "node nvmlDeviceGetCount_v2 = %s\n"},
+    {"lost", "%s * code 15\n"}, /* its handle is refused, too */
+    {"lost-late", "%s * code 15\n%s nvmlDeviceGetHandleByIndex_v2 healthy\n"},
+    {"unknown", "%s * code 999\n%s nvmlDeviceGetHandleByIndex_v2 healthy\n%s nvmlDeviceGetName healthy\n%s nvmlDeviceGetUUID healthy\n"
+                "%s nvmlDeviceGetSerial healthy\n%s nvmlDeviceGetMinorNumber healthy\n%s nvmlDeviceGetPciInfo_v3 healthy\n"},
+    {"ecc", "%s nvmlDeviceGetTotalEccErrors:0 = 40\n%s nvmlDeviceGetTotalEccErrors:1:0 = 3\n%s nvmlDeviceGetTotalEccErrors:1:1 = 9\n"
+            "%s nvmlDeviceGetMemoryErrorCounter:0:*:2 = 20\n%s nvmlDeviceGetMemoryErrorCounter:0:*:7 = 20\n"
+            "%s nvmlDeviceGetMemoryErrorCounter:1:*:2 = 2\n%s nvmlDeviceGetMemoryErrorCounter:1:0:7 = 1\n"
+            "%s nvmlDeviceGetMemoryErrorCounter:1:1:7 = 7\n%s nvmlDeviceGetSramEccErrorStatus = 1\n"},
+    {"remap", "%s nvmlDeviceGetRemappedRows = 0 1 1 0\n%s nvmlDeviceGetMemoryErrorCounter:1:1:2 = 1\n%s field:230 = 4\n"},
+    {"remap-failed", "%s nvmlDeviceGetRemappedRows = 0 0 0 1\n%s nvmlDeviceGetRowRemapperHistogram = 639 0 0 0 1\n"},
+    {"heat", "%s nvmlDeviceGetTemperature = 91\n%s nvmlDeviceGetClockInfo:0-1 = 810\n%s nvmlDeviceGetCurrentClocksEventReasons = 0x48\n"},
+    {"link", "%s nvmlDeviceGetNvLinkState:4-5 = 0\n%s nvmlDeviceGetNvLinkErrorCounter:4:0 = 1200\n"},
+    {"new-links", "%s nvmlDeviceGetNvLinkErrorCounter code 3\n%s field:206-215 = 0\n%s field:214:7 = 1\n"}, /* counters of NVLink 5 */
+    {"narrow", "%s nvmlDeviceGetCurrPcieLinkWidth = 8\n%s nvmlDeviceGetPcieReplayCounter = 5120\n"},
+    {"fabric", "%s fabric = 2 0 0 2\n"},
+    {"fabric-slow", "%s fabric = 3 0 0 1\n"},
+    {"mig", "%s nvmlDeviceGetMigMode = 1 1\n%s mig-instances = 2\n"},
+    {"busy", "%s nvmlDeviceGetComputeRunningProcesses_v3 = 91823 75161927680 91824 0xffffffffffffffff\n"},
+    {"garbage", "%s nvmlDeviceGetName = \\xff\\xfe\\x80\n%s nvmlDeviceGetMemoryInfo = 85520809984 0xffffffffffffffff\n"
+                "%s nvmlDeviceGetTemperature = 0xffffffff\n%s nvmlDeviceGetPowerUsage = 0xfffffffe\n%s nvmlDeviceGetUtilizationRates = 4000 0\n"},
+};
+
+#define ANY (-1000000)
+#define GPUS 128
+typedef struct { int first, last, built_in, args[4][2], n; char call[64], *answers; unsigned asked[GPUS + 1]; } Rule;
+typedef struct { int code, n; char text[256]; unsigned long long v[32]; } Said;
+static Rule rules[2048];
+static int known = -1;
+
+static void range(const char *text, int *low, int *high) {
+  if (*text == '*') { *low = ANY; *high = -ANY; return; }
+  char *end; *low = *high = (int)strtol(text, &end, 0);
+  if (*end == '-') *high = (int)strtol(end + 1, NULL, 0);
+}
+
+static void take(char *text, int built_in, const char *folder);
+
+static void take_file(const char *path) {
+  static char text[1 << 18];
+  char folder[512], copy[1 << 16];
+  FILE *file = fopen(path, "r");
+  if (!file) { fprintf(stderr, "no scenario %s\n", path); _exit(70); }
+  size_t size = fread(text, 1, sizeof copy - 1, file);
+  fclose(file);
+  memcpy(copy, text, size); copy[size] = 0;
+  snprintf(folder, sizeof folder, "%s", path);
+  char *slash = strrchr(folder, '/');
+  if (slash) *slash = 0; else strcpy(folder, ".");
+  take(copy, 0, folder);
+}
+
+static void take(char *text, int built_in, const char *folder) {
+  char *after = NULL;
+  for (char *line = strtok_r(text, "\n", &after); line; line = strtok_r(NULL, "\n", &after)) {
+    char who[32], call[96], path[1024]; int at = 0;
+    if (sscanf(line, "%31s %95s %n", who, call, &at) < 2 || *who == '#' || !strcmp(who, "without") || !strcmp(who, "bus") || !strcmp(who, "expect")) continue;
+    if (!strcmp(who, "include")) { snprintf(path, sizeof path, "%s/%s", folder, call); take_file(path); continue; }
+    Rule *rule = &rules[known++];
+    if (!at || known >= (int)(sizeof rules / sizeof *rules)) { fprintf(stderr, "no rule: %s\n", line); _exit(70); }
+    if (!strcmp(who, "node")) rule->first = rule->last = -1;
+    else if (*who == '*') { rule->first = 0; rule->last = GPUS; }
+    else range(who, &rule->first, &rule->last);
+    rule->built_in = built_in;
+    rule->answers = strdup(line + at);
+    char *more = NULL, *part = strtok_r(call, ":", &more);
+    snprintf(rule->call, sizeof rule->call, "%.63s", part);
+    while (rule->n < 4 && (part = strtok_r(NULL, ":", &more))) range(part, &rule->args[rule->n][0], &rule->args[rule->n][1]), rule->n++;
   }
-  return 0;
 }
-static int on(const char *play, nvmlDevice_t d) { char v[64]; return plays(play, v, sizeof v) && atoi(v) == id(d); }
-static void act(const char *play, const char *function, int gpu) {
-  char v[128], me[128];
-  if (!plays(play, v, sizeof v)) return;
-  if (gpu < 0) snprintf(me, sizeof me, "%s", function); else snprintf(me, sizeof me, "%s:%d", function, gpu);
-  if (strcmp(v, me)) return;
-  if (!strcmp(play, "crash")) raise(SIGSEGV);
-  signal(SIGTERM, SIG_IGN); /* as a process in state D does */
-  for (;;) pause();
-}
-#define NODE act("hang", __func__, -1); act("crash", __func__, -1)
-#define ENTER(d) act("hang", __func__, id(d)); act("crash", __func__, id(d)); \
-  if (on("lost", d) || on("lost-late", d)) return NVML_ERROR_GPU_IS_LOST
-#define CHECK(d) ENTER(d); if (on("unknown", d)) return NVML_ERROR_UNKNOWN
 
-nvmlReturn_t nvmlInitWithFlags(unsigned int f) {
-  char v[16]; (void)f; act("hang", "nvmlInit_v2", -1);
-  if (plays("no-driver", NULL, 0)) return NVML_ERROR_DRIVER_NOT_LOADED;
-  return plays("init", v, sizeof v) ? (nvmlReturn_t)atoi(v) : NVML_SUCCESS; }
-nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
-nvmlReturn_t nvmlShutdown(void) { return NVML_SUCCESS; }
+static void take_plays(const char *all) {
+  char copy[4096], *after = NULL;
+  snprintf(copy, sizeof copy, "%s", all);
+  for (char *play = strtok_r(copy, ",", &after); play; play = strtok_r(NULL, ",", &after)) {
+    char text[4096], *value = strchr(play, '='), *to = text;
+    if (value) *value++ = 0; else value = "";
+    if (!strcmp(play, "hang") || !strcmp(play, "crash")) { /* FUNCTION:GPU, or FUNCTION of the node */
+      char *gpu = strchr(value, ':');
+      if (gpu) *gpu++ = 0;
+      snprintf(text, sizeof text, "%s %s %s\n", gpu ? gpu : "node", value, play);
+      take(text, 0, ".");
+      continue;
+    }
+    size_t i = 0, n = sizeof PLAYS / sizeof *PLAYS;
+    while (i < n && strcmp(PLAYS[i].play, play)) i++;
+    if (i == n) { fprintf(stderr, "no play %s\n", play); _exit(70); }
+    for (const char *from = PLAYS[i].rules; *from;) {
+      if (from[0] == '%' && from[1] == 's') { to += sprintf(to, "%s", value); from += 2; } else *to++ = *from++;
+    }
+    *to = 0;
+    take(text, 0, ".");
+  }
+}
+
+static void begin(void) {
+  static char built_in[sizeof BUILT_IN];
+  if (known >= 0) return;
+  known = 0;
+  memcpy(built_in, BUILT_IN, sizeof BUILT_IN);
+  take(built_in, 1, ".");
+  if (getenv("FAKE_NVML_FILE") && *getenv("FAKE_NVML_FILE")) take_file(getenv("FAKE_NVML_FILE"));
+  if (getenv("FAKE_NVML")) take_plays(getenv("FAKE_NVML"));
+}
+
+static int fits(const Rule *rule, const char *call, int gpu, int n, const int *args) {
+  if (gpu < rule->first || gpu > rule->last || rule->n > n) return 0;
+  if (strcmp(rule->call, "*") && strcmp(rule->call, call)) return 0;
+  for (int i = 0; i < rule->n; i++) if (args[i] < rule->args[i][0] || args[i] > rule->args[i][1]) return 0;
+  return 1;
+}
+
+/* The answer that is up: number `asked` of those with ; between them, `pass N` counting N times; the last one stays. */
+static void pick(const char *answers, unsigned asked, char *one, size_t size) {
+  for (const char *from = answers;; ) {
+    const char *to = strstr(from, " ; ");
+    size_t length = to ? (size_t)(to - from) : strlen(from);
+    snprintf(one, size, "%.*s", (int)length, from);
+    unsigned times = 1; sscanf(one, "pass %u", &times);
+    if (!to || asked < times) return;
+    asked -= times; from = to + 3;
+  }
+}
+
+static void values(Said *said, const char *text, int gpu) {
+  char *to = said->text, *end = said->text + sizeof said->text - 8;
+  while (isspace((unsigned char)*text)) text++;
+  while (*text && to < end) {
+    unsigned byte;
+    if (!strncmp(text, "{i}", 3)) { to += sprintf(to, "%d", gpu); text += 3; }
+    else if (sscanf(text, "\\x%2x", &byte) == 1) { *to++ = (char)byte; text += 4; }
+    else *to++ = *text++;
+  }
+  while (to > said->text && isspace((unsigned char)to[-1])) to--;
+  *to = 0;
+  for (char *from = said->text; *from && said->n < 32;) {
+    char *after; unsigned long long sum = strtoull(from, &after, 0);
+    if (after == from) break; /* a string */
+    while (*after == '+') sum += strtoull(after + 1, &after, 0);
+    said->v[said->n++] = sum;
+    from = after + strspn(after, " ");
+  }
+}
+
+static Said ask(const char *call, int gpu, int n, ...) {
+  Said said; char one[512]; int args[4] = {0}, built_in = 0; va_list list;
+  va_start(list, n);
+  for (int i = 0; i < n; i++) args[i] = va_arg(list, int);
+  va_end(list);
+  memset(&said, 0, sizeof said);
+  begin();
+  for (int at = known - 1; at >= 0; at--) {
+    Rule *rule = &rules[at];
+    if ((built_in && !rule->built_in) || !fits(rule, call, gpu, n, args)) continue;
+    pick(rule->answers, rule->asked[gpu + 1]++, one, sizeof one);
+    if (!strncmp(one, "pass", 4)) continue;
+    if (!strncmp(one, "healthy", 7)) { built_in = 1; continue; }
+    if (!strncmp(one, "wait ", 5)) { usleep((useconds_t)(atof(one + 5) * 1e6)); continue; }
+    if (!strncmp(one, "print ", 6)) {
+      static char block[1 << 20];
+      memset(block, '#', sizeof block);
+      for (int left = atoi(one + 6); left > 0; left--) if (write(1, block, sizeof block) < 0) _exit(71);
+      continue;
+    }
+    if (!strncmp(one, "quit", 4)) _exit(0);
+    if (!strncmp(one, "crash", 5)) raise(SIGSEGV);
+    if (!strncmp(one, "hang", 4)) { signal(SIGTERM, SIG_IGN); for (;;) pause(); }
+    if (!strncmp(one, "code ", 5)) { said.code = atoi(one + 5); return said; }
+    if (*one == '=') { values(&said, one + 1, gpu); return said; }
+    fprintf(stderr, "no answer: %s\n", one); _exit(70);
+  }
+  said.code = NVML_ERROR_NOT_SUPPORTED;
+  return said;
+}
+
+/* ---- functions */
+
+static int id(nvmlDevice_t d) { return (int)((size_t)d - 1) % 100; }
+static int instance(nvmlDevice_t d) { return (int)((size_t)d - 1) / 100; } /* 0 for the GPU itself */
+#define ASK(gpu, ...) Said said = ask(__func__, gpu, __VA_ARGS__); if (said.code) return said.code
+#define U32 unsigned int
+#define U64 unsigned long long
+
+/* one string, one number, one number for an argument, two numbers */
+#define STRING(name) nvmlReturn_t name(nvmlDevice_t d, char *s, U32 n) { ASK(id(d), 0); snprintf(s, n, "%s", said.text); return NVML_SUCCESS; }
+#define NODE_STRING(name) nvmlReturn_t name(char *s, U32 n) { ASK(-1, 0); snprintf(s, n, "%s", said.text); return NVML_SUCCESS; }
+#define NUMBER(name, type) nvmlReturn_t name(nvmlDevice_t d, type *v) { ASK(id(d), 0); *v = (type)said.v[0]; return NVML_SUCCESS; }
+#define NUMBER_OF(name, type) nvmlReturn_t name(nvmlDevice_t d, int of, type *v) { ASK(id(d), 1, of); *v = (type)said.v[0]; return NVML_SUCCESS; }
+#define NUMBER_OF_TWO(name, type) nvmlReturn_t name(nvmlDevice_t d, int a, int b, type *v) { ASK(id(d), 2, a, b); *v = (type)said.v[0]; return NVML_SUCCESS; }
+#define PAIR(name) nvmlReturn_t name(nvmlDevice_t d, U32 *a, U32 *b) { ASK(id(d), 0); *a = (U32)said.v[0]; *b = (U32)said.v[1]; return NVML_SUCCESS; }
+
+nvmlReturn_t nvmlInit_v2(void) { ASK(-1, 0); return NVML_SUCCESS; }
+nvmlReturn_t nvmlInitWithFlags(U32 flags) { (void)flags; return nvmlInit_v2(); }
+nvmlReturn_t nvmlShutdown(void) { ASK(-1, 0); return NVML_SUCCESS; }
 const char *nvmlErrorString(nvmlReturn_t r) { /* as NVIDIA's own library prints them */
   switch (r) {
+    case 1: return "Uninitialized";
+    case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
     case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
     case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
     case NVML_ERROR_NOT_FOUND: return "Not Found";
+    case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
+    case 8: return "Insufficient External Power";
     case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
     case NVML_ERROR_TIMEOUT: return "Timeout";
+    case 11: return "Interrupt Request Issue";
+    case 12: return "NVML Shared Library Not Found";
     case NVML_ERROR_FUNCTION_NOT_FOUND: return "Function Not Found";
+    case 14: return "Corrupted infoROM";
     case NVML_ERROR_GPU_IS_LOST: return "GPU is lost";
     case NVML_ERROR_RESET_REQUIRED: return "GPU requires reset";
+    case 17: return "GPU access blocked by the operating system";
     case NVML_ERROR_LIB_RM_VERSION_MISMATCH: return "RM has detected an NVML/RM version mismatch.";
+    case 19: return "In use by another client";
+    case 20: return "Insufficient Memory";
+    case 21: return "No data";
+    case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
     default: return "Unknown Error";
   } }
-nvmlReturn_t nvmlSystemGetDriverVersion(char *v, unsigned int n) { NODE; snprintf(v, n, "570.133.20"); return NVML_SUCCESS; }
-nvmlReturn_t nvmlSystemGetNVMLVersion(char *v, unsigned int n) { NODE; snprintf(v, n, "12.570.133.20"); return NVML_SUCCESS; }
-nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *v) { NODE; *v = 12080; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *n) { char v[32]; NODE; *n = plays("count", v, sizeof v) ? (unsigned)strtoul(v, NULL, 10) : 8; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int i, nvmlDevice_t *d) {
-  *d = (nvmlDevice_t)(size_t)(i + 1);
-  act("hang", __func__, (int)i);
-  return on("lost", *d) ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t d, char *s, unsigned int n) {
-  ENTER(d); snprintf(s, n, on("garbage", d) ? "\xff\xfe\x80" : "NVIDIA H100 80GB HBM3"); return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *s, unsigned int n) {
-  ENTER(d);
-  if (is_mig(d)) snprintf(s, n, "MIG-00000000-0000-0000-0000-%012d", (int)(size_t)d);
-  else snprintf(s, n, "GPU-00000000-0000-0000-0000-%012d", id(d));
+NODE_STRING(nvmlSystemGetDriverVersion)
+NODE_STRING(nvmlSystemGetNVMLVersion)
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *v) { ASK(-1, 0); *v = (int)said.v[0]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetCount_v2(U32 *n) { ASK(-1, 0); *n = (U32)said.v[0]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(U32 i, nvmlDevice_t *d) {
+  if (i >= 100) return NVML_ERROR_INVALID_ARGUMENT;
+  *d = (nvmlDevice_t)(size_t)(i + 1); ASK((int)i, 0); return NVML_SUCCESS; }
+
+STRING(nvmlDeviceGetName)
+STRING(nvmlDeviceGetSerial)
+STRING(nvmlDeviceGetVbiosVersion)
+STRING(nvmlDeviceGetInforomImageVersion)
+STRING(nvmlDeviceGetBoardPartNumber)
+nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t d, char *s) { ASK(id(d), 0); snprintf(s, 64, "%.63s", said.text); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *s, U32 n) {
+  ASK(id(d), 0);
+  if (instance(d)) snprintf(s, n, "MIG-00000000-0000-0000-0000-%012d", (int)(size_t)d); else snprintf(s, n, "%s", said.text);
   return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t d, char *s, unsigned int n) { ENTER(d); snprintf(s, n, "165000000000%d", id(d)); return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned int *v) { ENTER(d); *v = (unsigned)id(d); return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, nvmlPciInfo_t *p) {
-  static const int bus[8] = {0x19, 0x3b, 0x4c, 0x5d, 0x9b, 0xbb, 0xcb, 0xdb};
-  ENTER(d); memset(p, 0, sizeof *p); p->bus = (unsigned)bus[id(d) % 8];
-  snprintf(p->busId, sizeof p->busId, "00000000:%02X:00.0", p->bus); return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *m) {
-  CHECK(d); m->total = 85520809984ULL; m->used = on("garbage", d) ? ~0ULL : 1ULL << 30; m->free = m->total - (1ULL << 30); return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t d, nvmlEnableState_t *now, nvmlEnableState_t *next) { CHECK(d); *now = *next = NVML_FEATURE_ENABLED; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t d, nvmlMemoryErrorType_t t, nvmlEccCounterType_t c, unsigned long long *v) {
-  CHECK(d); *v = on("ecc", d) ? (t == NVML_MEMORY_ERROR_TYPE_UNCORRECTED ? 3 + 6 * (c == NVML_AGGREGATE_ECC) : 40) : 0; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t d, nvmlMemoryErrorType_t t, nvmlEccCounterType_t c, nvmlMemoryLocation_t l, unsigned long long *v) {
-  CHECK(d);
-  if (l != NVML_MEMORY_LOCATION_DRAM && l != NVML_MEMORY_LOCATION_SRAM) return NVML_ERROR_NOT_SUPPORTED;
-  *v = 0;
-  if (on("ecc", d)) *v = t == NVML_MEMORY_ERROR_TYPE_CORRECTED ? 20 : l == NVML_MEMORY_LOCATION_DRAM ? 2 : 1 + 6 * (c == NVML_AGGREGATE_ECC);
-  if (on("remap", d) && t == NVML_MEMORY_ERROR_TYPE_UNCORRECTED && c == NVML_AGGREGATE_ECC && l == NVML_MEMORY_LOCATION_DRAM) *v = 1;
+NUMBER(nvmlDeviceGetMinorNumber, U32)
+static void fill(nvmlPciInfo_t *p, const char *text) {
+  memset(p, 0, sizeof *p);
+  sscanf(text, "%x:%x:%x", &p->domain, &p->bus, &p->device);
+  snprintf(p->busId, sizeof p->busId, "%.31s", text); snprintf(p->busIdLegacy, sizeof p->busIdLegacy, "%04X:%02X:%02X.0", p->domain & 0xffff, p->bus & 0xff, p->device & 0xff); }
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, nvmlPciInfo_t *p) { ASK(id(d), 0); fill(p, said.text); return NVML_SUCCESS; }
+
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *m) { /* total, used */
+  ASK(id(d), 0); m->total = said.v[0]; m->used = said.v[1]; m->free = m->total > m->used ? m->total - m->used : 0; return NVML_SUCCESS; }
+PAIR(nvmlDeviceGetEccMode)
+NUMBER_OF_TWO(nvmlDeviceGetTotalEccErrors, U64) /* 0 corrected, 1 uncorrected : 0 volatile, 1 aggregate */
+nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t d, int type, int span, int place, U64 *v) { /* : 2 DRAM, 7 SRAM */
+  ASK(id(d), 3, type, span, place); *v = said.v[0]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t d, nvmlEccSramErrorStatus_t *s) { ASK(id(d), 0); s->bThresholdExceeded = (U32)said.v[0]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t d, U32 *s) { /* of channel, of TPC; behind a version */
+  ASK(id(d), 0); s[1] = (U32)said.v[0]; s[2] = (U32)said.v[1]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t d, U32 *fixed, U32 *broken, U32 *pending, U32 *failure) {
+  ASK(id(d), 0); *fixed = (U32)said.v[0]; *broken = (U32)said.v[1]; *pending = (U32)said.v[2]; *failure = (U32)said.v[3]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t d, U32 *banks) { ASK(id(d), 0); for (int i = 0; i < 5; i++) banks[i] = (U32)said.v[i]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t d, int cause, U32 *n, U64 *pages) { /* how many */
+  ASK(id(d), 1, cause);
+  U32 there = (U32)said.v[0], room = *n;
+  *n = there;
+  if (there && (!pages || room < there)) return NVML_ERROR_INSUFFICIENT_SIZE;
+  for (U32 i = 0; i < there; i++) pages[i] = 0x1000ULL * (i + 1);
   return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t d, nvmlEccSramErrorStatus_t *s) { CHECK(d); s->bThresholdExceeded = (unsigned)on("ecc", d); return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t d, unsigned int *fixed, unsigned int *broken, unsigned int *pending, unsigned int *failure) {
-  CHECK(d); *fixed = 0; *broken = *pending = (unsigned)on("remap", d); *failure = (unsigned)on("remap-failed", d); return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t d, nvmlRowRemapperHistogramValues_t *v) {
-  CHECK(d); memset(v, 0, sizeof *v); v->max = 640 - (unsigned)on("remap-failed", d); v->none = (unsigned)on("remap-failed", d); return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t d, nvmlPageRetirementCause_t c, unsigned int *n, unsigned long long *a) { (void)c; (void)n; (void)a; CHECK(d); return NVML_ERROR_NOT_SUPPORTED; }
-nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t d, nvmlTemperatureSensors_t s, unsigned int *t) {
-  (void)s; CHECK(d); *t = on("garbage", d) ? 0xffffffffu : on("heat", d) ? 91 : 33 + (unsigned)id(d); return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t d, nvmlTemperatureThresholds_t w, unsigned int *t) {
-  CHECK(d); if (w > NVML_TEMPERATURE_THRESHOLD_GPU_MAX) return NVML_ERROR_NOT_SUPPORTED; *t = w == NVML_TEMPERATURE_THRESHOLD_SHUTDOWN ? 92 : w == NVML_TEMPERATURE_THRESHOLD_SLOWDOWN ? 89 : 87; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t d, unsigned int *v) { CHECK(d); *v = on("garbage", d) ? 0xfffffffeu : 71300; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t d, unsigned int *v) { CHECK(d); *v = 700000; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t d, nvmlClockType_t t, unsigned int *v) { CHECK(d); *v = t == NVML_CLOCK_MEM ? 2619 : on("heat", d) ? 810 : 1980; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t d, nvmlClockType_t t, unsigned int *v) { CHECK(d); *v = t == NVML_CLOCK_MEM ? 2619 : 1980; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t d, nvmlPstates_t *v) { CHECK(d); *v = NVML_PSTATE_0; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t d, unsigned long long *v) {
-  CHECK(d); *v = on("heat", d) ? nvmlClocksThrottleReasonHwSlowdown | nvmlClocksThrottleReasonHwThermalSlowdown : nvmlClocksEventReasonGpuIdle; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u) { CHECK(d); u->gpu = on("garbage", d) ? 4000 : 0; u->memory = 0; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t d, unsigned int *v) { CHECK(d); *v = 5; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t d, unsigned int *v) { CHECK(d); *v = 5; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t d, unsigned int *v) { CHECK(d); *v = on("narrow", d) ? 8 : 16; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t d, unsigned int *v) { CHECK(d); *v = 16; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetPcieReplayCounter(nvmlDevice_t d, unsigned int *v) { CHECK(d); *v = on("narrow", d) ? 5120 : 0; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetPersistenceMode(nvmlDevice_t d, nvmlEnableState_t *v) { CHECK(d); *v = NVML_FEATURE_ENABLED; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t d, nvmlComputeMode_t *v) { CHECK(d); *v = NVML_COMPUTEMODE_DEFAULT; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned int *now, unsigned int *next) { CHECK(d); *now = *next = (unsigned)on("mig", d); return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t d, unsigned int *n) { CHECK(d); *n = 7; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, unsigned int i, nvmlDevice_t *m) {
-  CHECK(d); if (i > 1) return NVML_ERROR_NOT_FOUND; *m = (nvmlDevice_t)((size_t)d + 100 + 100 * i); return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t d, unsigned int *v) { CHECK(d); *v = 1 + ((unsigned)(size_t)d - 1) / 100; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t d, unsigned int *v) { CHECK(d); *v = 0; return NVML_SUCCESS; }
+NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, U32)
+
+NUMBER_OF(nvmlDeviceGetTemperature, U32)
+NUMBER_OF(nvmlDeviceGetTemperatureThreshold, U32)
+nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t d, int *versioned) { ASK(id(d), 0); versioned[1] = (int)said.v[0]; return NVML_SUCCESS; }
+NUMBER(nvmlDeviceGetFanSpeed, U32)
+NUMBER(nvmlDeviceGetPowerUsage, U32)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, U32)
+NUMBER(nvmlDeviceGetPowerManagementLimit, U32)
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, U32)
+NUMBER(nvmlDeviceGetTotalEnergyConsumption, U64)
+NUMBER_OF(nvmlDeviceGetClockInfo, U32)
+NUMBER_OF(nvmlDeviceGetMaxClockInfo, U32)
+NUMBER(nvmlDeviceGetPerformanceState, U32)
+NUMBER(nvmlDeviceGetCurrentClocksEventReasons, U64)
+NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, U64)
+NUMBER(nvmlDeviceGetSupportedClocksEventReasons, U64)
+nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t d, int policy, U64 *times) { /* reference, violation */
+  ASK(id(d), 1, policy); times[0] = said.v[0]; times[1] = said.v[1]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u) { ASK(id(d), 0); u->gpu = (U32)said.v[0]; u->memory = (U32)said.v[1]; return NVML_SUCCESS; }
+
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, U32)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, U32)
+NUMBER(nvmlDeviceGetGpuMaxPcieLinkGeneration, U32)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, U32)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, U32)
+NUMBER(nvmlDeviceGetPcieReplayCounter, U32)
+NUMBER(nvmlDeviceGetPersistenceMode, U32)
+NUMBER(nvmlDeviceGetComputeMode, U32)
+
+PAIR(nvmlDeviceGetMigMode)
+NUMBER(nvmlDeviceGetMaxMigDeviceCount, U32)
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, U32 i, nvmlDevice_t *m) {
+  ASK(id(d), 1, (int)i);
+  if (i >= ask("mig-instances", id(d), 0).v[0]) return NVML_ERROR_NOT_FOUND;
+  *m = (nvmlDevice_t)((size_t)d + 100 * (i + 1)); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t d, U32 *v) { ASK(id(d), 0); *v = (U32)instance(d); return NVML_SUCCESS; }
+NUMBER(nvmlDeviceGetComputeInstanceId, U32)
+
+static void fabric(nvmlGpuFabricInfoV_t *f, const Said *said) { /* state, status, clique, health mask, summary */
+  f->state = (unsigned char)said->v[0]; f->status = (nvmlReturn_t)said->v[1]; f->cliqueId = (U32)said->v[2]; f->healthMask = (U32)said->v[3]; }
 nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInfoV_t *f) {
-  CHECK(d);
-  if (f->version != nvmlGpuFabricInfo_v2) /* a driver that does not know the newest struct */ return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  f->state = on("fabric", d) ? NVML_GPU_FABRIC_STATE_IN_PROGRESS : NVML_GPU_FABRIC_STATE_COMPLETED; f->status = NVML_SUCCESS;
-  f->healthMask = on("fabric-slow", d) ? 1 : 2; return NVML_SUCCESS; }
+  ASK(id(d), 0);
+  Said newest = ask("fabric-version", id(d), 0);
+  said = ask("fabric", id(d), 0);
+  if (said.code) return said.code;
+  if (f->version >> 24 > newest.v[0]) /* a driver that does not know the newest struct */ return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  fabric(f, &said);
+  if (f->version >> 24 >= 3) ((unsigned char *)f)[36] = (unsigned char)said.v[4];
+  return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t d, nvmlGpuFabricInfo_t *f) {
+  ASK(id(d), 0);
+  said = ask("fabric", id(d), 0);
+  if (said.code) return said.code;
+  f->state = (unsigned char)said.v[0]; f->status = (nvmlReturn_t)said.v[1]; f->cliqueId = (U32)said.v[2]; return NVML_SUCCESS; }
+
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t d, int n, nvmlFieldValue_t *v) {
-  CHECK(d);
-  for (int i = 0; i < n; i++) {
-    v[i].nvmlReturn = NVML_SUCCESS; v[i].valueType = NVML_VALUE_TYPE_UNSIGNED_INT; v[i].value.uiVal = 0;
-    if (v[i].fieldId == NVML_FI_DEV_GET_GPU_RECOVERY_ACTION) v[i].value.uiVal = on("remap", d) ? 4 : 0; /* drain and reset */
-    else if (v[i].fieldId == NVML_FI_DEV_MEMORY_TEMP) v[i].value.uiVal = 41;
-    else if (on("new-links", d) && v[i].fieldId >= 206 && v[i].fieldId <= 215) v[i].value.uiVal = v[i].fieldId == 214 && v[i].scopeId == 7;
-    else v[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+  ASK(id(d), 0);
+  for (int i = 0; i < n; i++) { /* value, and its type where it is no unsigned int */
+    Said one = ask("field", id(d), 2, (int)v[i].fieldId, (int)v[i].scopeId);
+    v[i].nvmlReturn = one.code; v[i].valueType = one.n > 1 ? (int)one.v[1] : NVML_VALUE_TYPE_UNSIGNED_INT; v[i].value.ullVal = one.v[0];
   }
   return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t d, unsigned int l, nvmlEnableState_t *v) {
-  CHECK(d); if (l > 17) return NVML_ERROR_INVALID_ARGUMENT; *v = on("link", d) && (l == 4 || l == 5) ? NVML_FEATURE_DISABLED : NVML_FEATURE_ENABLED; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t d, unsigned int l, nvmlNvLinkErrorCounter_t c, unsigned long long *v) {
-  CHECK(d); if (on("new-links", d)) return NVML_ERROR_NOT_SUPPORTED; *v = on("link", d) && l == 4 && c == NVML_NVLINK_ERROR_DL_REPLAY ? 1200 : 0; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_t *p) {
-  CHECK(d);
-  if (!on("busy", d)) { *n = 0; return NVML_SUCCESS; }
-  if (*n < 2 || !p) { *n = 2; return NVML_ERROR_INSUFFICIENT_SIZE; }
-  *n = 2;
-  for (int i = 0; i < 2; i++) { memset(p + i, 0, sizeof *p); p[i].pid = 91823u + (unsigned)i; p[i].usedGpuMemory = i ? NVML_VALUE_NOT_AVAILABLE : 70ULL << 30; }
+
+static int no_link(nvmlDevice_t d, U32 link) { return link >= ask("links", id(d), 0).v[0]; }
+#define LINK(name, type) nvmlReturn_t name(nvmlDevice_t d, U32 link, type *v) { \
+  ASK(id(d), 1, (int)link); if (no_link(d, link)) return NVML_ERROR_INVALID_ARGUMENT; *v = (type)said.v[0]; return NVML_SUCCESS; }
+LINK(nvmlDeviceGetNvLinkState, U32)
+LINK(nvmlDeviceGetNvLinkVersion, U32)
+LINK(nvmlDeviceGetNvLinkRemoteDeviceType, U32)
+nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t d, U32 link, int counter, U64 *v) { /* counter 0 replay, 1 recovery, 2 CRC flit, 3 CRC data */
+  ASK(id(d), 2, (int)link, counter); if (no_link(d, link)) return NVML_ERROR_INVALID_ARGUMENT; *v = said.v[0]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t d, U32 link, nvmlPciInfo_t *p) {
+  ASK(id(d), 1, (int)link); if (no_link(d, link)) return NVML_ERROR_INVALID_ARGUMENT; fill(p, said.text); return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t d, nvmlDevice_t peer, int what, U32 *v) { /* :peer:what */
+  ASK(id(d), 2, id(peer), what); *v = (U32)said.v[0]; return NVML_SUCCESS; }
+
+static nvmlReturn_t processes(const Said *said, U32 *n, nvmlProcessInfo_t *p) { /* pid and bytes, pid and bytes, … */
+  U32 there = (U32)said->n / 2, room = *n;
+  *n = there;
+  if (there && (!p || room < there)) return NVML_ERROR_INSUFFICIENT_SIZE;
+  for (U32 i = 0; i < there; i++) { memset(p + i, 0, sizeof *p); p[i].pid = (U32)said->v[2 * i]; p[i].usedGpuMemory = said->v[2 * i + 1]; p[i].gpuInstanceId = p[i].computeInstanceId = ~0u; }
   return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t d, unsigned int *n, nvmlProcessInfo_t *p) { (void)p; CHECK(d); *n = 0; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, U32 *n, nvmlProcessInfo_t *p) { ASK(id(d), 0); return processes(&said, n, p); }
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t d, U32 *n, nvmlProcessInfo_t *p) { ASK(id(d), 0); return processes(&said, n, p); }
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t d, U32 *n, nvmlProcessInfo_t *p) { return nvmlDeviceGetComputeRunningProcesses_v3(d, n, p); }
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t d, U32 *n, nvmlProcessInfo_t *p) { return nvmlDeviceGetGraphicsRunningProcesses_v3(d, n, p); }

@@ -1,11 +1,12 @@
 """
 Turn a number of nodes into the history that dcgm-exporter, node-exporter and kube-state-metrics would have of them, as OpenMetrics text.
 
-usage: dcgm_history.py [--nodes 4] [--hours 1] [--step 30] [--end EPOCH] [--fields all|basic] [--hostname Hostname] [--healthy] > history.om
+usage: dcgm_history.py [--nodes 4] [--hours 1] [--step 30] [--end EPOCH] [--fields all|basic|twenty] [--hostname Hostname]
+                       [--healthy | --lost NODE:GPU [--ago 600]] [--first 1] [--pods trainer] > history.om
 
 The job (pods trainer-N in namespace ml, one a node) loses a GPU: on the last node GPU 3 counts uncorrectable memory errors 15 minutes
 before the end, shows Xid 95 one scrape later, its siblings wait; GPU 7 of the node before it shows Xid 79 and has no samples for the
-last ten minutes. With --healthy nothing of that.
+last ten minutes. With --healthy nothing of that; with --lost only one GPU that shows Xid 79 and is gone from --ago seconds before the end on.
 """
 
 from __future__ import annotations
@@ -26,25 +27,34 @@ class Field(NamedTuple):
     value: Callable[[int, int, float], float | None]
 
 
-def fields(nodes: int, step: float, healthy: bool) -> list[Field]:
+class Faults(NamedTuple):
+    """Where and how many seconds before the end: memory errors, a GPU off the bus, and from when on the job waits; None is nowhere."""
+
+    ecc: tuple[int, int] | None
+    lost: tuple[int, int] | None
+    ago: int
+    stopped: int
+
+
+def fields(step: float, faults: Faults) -> list[Field]:
     """Return the fields; `None` is no sample."""
-    ecc, lost = (nodes, 3), (max(nodes - 1, 1), 7)
 
     def failed(node: int, gpu: int, left: float) -> bool:
-        return not healthy and (node, gpu) == ecc and left <= 900
+        return left <= 900 and (node, gpu) == faults.ecc
 
     def stopped(left: float) -> bool:
-        return not healthy and left <= 870
+        return left <= faults.stopped
 
     def wobble(node: int, gpu: int, left: float) -> float:
         return ((node * 7 + gpu * 13 + int(left // step)) * 2654435761 % 1000) / 100
 
     def xid(node: int, gpu: int, left: float) -> float:
-        if healthy:
-            return 0
-        if (node, gpu) == lost and left <= 600 + step:
+        if left <= faults.ago + step and (node, gpu) == faults.lost:
             return 79
-        return 95 if (node, gpu) == ecc and left <= 900 - step else 0
+        return 95 if left <= 900 - step and (node, gpu) == faults.ecc else 0
+
+    def busy(node: int, gpu: int, left: float) -> float:
+        return round(0.9 + wobble(node, gpu, left) / 102.7, 6)
 
     return [
         Field("DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", lambda n, g, t: 52 + g % 4 + int(wobble(n, g, t)) % 3),
@@ -80,7 +90,50 @@ def fields(nodes: int, step: float, healthy: bool) -> list[Field]:
             lambda n, g, t: 4 if failed(n, g, t) else 0,
         ),
         Field("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "Whether remapping of rows has failed", lambda n, g, t: 0),
+        Field("DCGM_FI_DEV_MEM_CLOCK", "gauge", "Memory clock frequency (in MHz).", lambda n, g, t: 2619),
+        Field(
+            "DCGM_FI_DEV_MEMORY_TEMP",
+            "gauge",
+            "Memory temperature (in C).",
+            lambda n, g, t: 61 + g % 3 + int(wobble(n, g, t)) % 4,
+        ),
+        Field("DCGM_FI_DEV_MEM_COPY_UTIL", "gauge", "Memory utilization (in %).", lambda n, g, t: 40 + int(wobble(n, g, t))),
+        Field(
+            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+            "unknown",
+            "Total energy consumption since boot (in mJ).",
+            lambda n, g, t: 91_000_000_000_000 + n * 1_000_003 - int(t) * 640_125,
+        ),
+        Field("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "unknown", "Rows remapped for correctable errors.", lambda n, g, t: 0),
+        Field("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "unknown", "Rows remapped for uncorrectable errors.", lambda n, g, t: 0),
+        Field(
+            "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+            "unknown",
+            "Total number of NVLink bandwidth counters for all lanes.",
+            lambda n, g, t: 7_000_000_000 + g - int(t) * 12_345,
+        ),
+        Field(
+            "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+            "gauge",
+            "Ratio of time the graphics engine is active.",
+            lambda n, g, t: busy(n, g, t),
+        ),
+        Field(
+            "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+            "gauge",
+            "Ratio of cycles the tensor pipe is active.",
+            lambda n, g, t: round(busy(n, g, t) / 2, 6),
+        ),
+        Field(
+            "DCGM_FI_PROF_DRAM_ACTIVE",
+            "gauge",
+            "Ratio of cycles the memory interface is active.",
+            lambda n, g, t: round(busy(n, g, t) / 3, 6),
+        ),
     ]
+
+
+MANY = {"basic": 5, "all": 10, "twenty": 20}
 
 
 def main() -> None:
@@ -90,47 +143,61 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--step", type=int, default=30)
     parser.add_argument("--end", type=int, default=0)
-    parser.add_argument("--fields", choices=("all", "basic"), default="all")
+    parser.add_argument(
+        "--fields", choices=sorted(MANY), default="all", help="all and twenty have the host's metrics beside them"
+    )
     parser.add_argument("--hostname", default="Hostname", help="label of the node: Hostname, or hostname since May 2026")
     parser.add_argument("--healthy", action="store_true")
+    parser.add_argument("--lost", metavar="NODE:GPU", help="the only fault: this GPU falls off the bus")
+    parser.add_argument("--ago", type=int, default=600, help="seconds before the end at which it does")
+    parser.add_argument("--first", type=int, default=1, help="number of the first node")
+    parser.add_argument("--pods", default="trainer", help="name of the job")
     options = parser.parse_args()
-    step = options.step
+    step, first = options.step, options.first
     end = options.end or int(time.time()) // step * step
     times = range(end - int(options.hours * 3600) // step * step, end + 1, step)
-    lost = None if options.healthy else (max(options.nodes - 1, 1), 7)
+    numbers = range(first, first + options.nodes)
+    faults = Faults((numbers[-1], 3), (max(numbers[-1] - 1, first), 7), options.ago, 870)
+    if options.healthy:
+        faults = Faults(None, None, 0, -1)
+    elif options.lost:
+        node, _, gpu = options.lost.partition(":")
+        faults = Faults(None, (int(node), int(gpu)), options.ago, options.ago)
     out = sys.stdout
-    for field in fields(options.nodes, step, options.healthy)[: 20 if options.fields == "all" else 5]:
+    for field in fields(step, faults)[: MANY[options.fields]]:
         out.write(f"# HELP {field.name} {field.help}\n# TYPE {field.name} {field.kind}\n")
-        for node in range(1, options.nodes + 1):
+        for node in numbers:
             for gpu in range(8):
-                labels = (
-                    f'gpu="{gpu}",UUID="GPU-{node:08d}-0000-0000-0000-{gpu:012d}",pci_bus_id="00000000:{0x1B + gpu * 16:02X}:00.0",'
+                series = (
+                    f'{field.name}{{gpu="{gpu}",UUID="GPU-{node:08d}-0000-0000-0000-{gpu:012d}",'
+                    f'pci_bus_id="00000000:{0x1B + gpu * 16:02X}:00.0",'
                     f'device="nvidia{gpu}",modelName="NVIDIA H100 80GB HBM3",{options.hostname}="gpu-node-{node:03d}",'
-                    f'instance="10.0.{node // 250}.{node % 250 + 1}:9400",job="dcgm-exporter",'
-                    f'namespace="ml",pod="trainer-{node - 1}",DCGM_FI_DRIVER_VERSION="550.163.01"'
+                    f'instance="10.{node // 62500}.{node // 250 % 250}.{node % 250 + 1}:9400",job="dcgm-exporter",'
+                    f'namespace="ml",pod="{options.pods}-{node - first}",DCGM_FI_DRIVER_VERSION="550.163.01"}}'
                 )
-                for moment in times:
-                    left = end - moment
-                    value = None if (node, gpu) == lost and left < 600 else field.value(node, gpu, left)
-                    if value is not None:
-                        out.write(f"{field.name}{{{labels}}} {value:g} {moment}\n")
-    if options.fields == "all":
-        hosts(options.nodes, times, options.healthy, out.write)
+                is_lost = (node, gpu) == faults.lost
+                rows = (
+                    (moment, field.value(node, gpu, end - moment))
+                    for moment in times
+                    if not (is_lost and end - moment < faults.ago)
+                )
+                out.write("".join(f"{series} {value:.15g} {moment}\n" for moment, value in rows if value is not None))
+    if options.fields != "basic":
+        hosts(numbers, times, options.pods, None if faults.ecc is None else faults.ecc[0], out.write)
     out.write("# EOF\n")
 
 
-def hosts(nodes: int, times: range, healthy: bool, write: Callable[[str], object]) -> None:
-    """Write what node-exporter and kube-state-metrics know; the condition GpuUnhealthy of the last node turns 10 minutes before the end."""
+def hosts(nodes: range, times: range, pods: str, unhealthy: int | None, write: Callable[[str], object]) -> None:
+    """Write what node-exporter and kube-state-metrics know; the condition GpuUnhealthy of a node turns 10 minutes before the end."""
 
     def family(name: str, kind: str, rows: Callable[[int], list[tuple[str, Callable[[float], float]]]]) -> None:
         write(f"# TYPE {name} {kind}\n")
-        for node in range(1, nodes + 1):
+        for node in nodes:
             for labels, value in rows(node):
-                for moment in times:
-                    write(f"{name}{{{labels}}} {value(times[-1] - moment):g} {moment}\n")
+                write("".join(f"{name}{{{labels}}} {value(times[-1] - moment):g} {moment}\n" for moment in times))
 
     def host(node: int) -> str:
-        return f'instance="10.0.{node // 250}.{node % 250 + 1}:9100",job="node-exporter"'
+        return f'instance="10.{node // 62500}.{node // 250 % 250}.{node % 250 + 1}:9100",job="node-exporter"'
 
     family(
         "node_uname_info",
@@ -159,7 +226,7 @@ def hosts(nodes: int, times: range, healthy: bool, write: Callable[[str], object
             (f'node="gpu-node-{node:03d}",condition="Ready",status="true",job="kube-state-metrics"', lambda left: 1),
             (
                 f'node="gpu-node-{node:03d}",condition="GpuUnhealthy",status="true",job="kube-state-metrics"',
-                lambda left: float(not healthy and node == nodes and left <= 600),
+                lambda left: float(node == unhealthy and left <= 600),
             ),
         ],
     )
@@ -167,7 +234,7 @@ def hosts(nodes: int, times: range, healthy: bool, write: Callable[[str], object
         "kube_pod_info",
         "gauge",
         lambda node: [
-            (f'namespace="ml",pod="trainer-{node - 1}",node="gpu-node-{node:03d}",job="kube-state-metrics"', lambda left: 1)
+            (f'namespace="ml",pod="{pods}-{node - nodes[0]}",node="gpu-node-{node:03d}",job="kube-state-metrics"', lambda left: 1)
         ],
     )
 

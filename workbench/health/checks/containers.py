@@ -93,6 +93,11 @@ def _toolkit(seen: Seen, value: Containers) -> Iterator[Finding]:
     elif isinstance(gpus, NodeGpus) and gpus.driver and gpus.driver != value.toolkit.driver:
         summary = f"the container toolkit finds driver {value.toolkit.driver}, and {gpus.driver} is loaded"
         yield seen.found("toolkit-broken", summary, part=part)
+    elif uuids is None:
+        summary = (
+            f"the container toolkit sees {len(seen_by_it)} GPUs; whether these are all is not known: the driver did not tell"
+        )
+        yield seen.unknown(summary, part=part, hint="see what gpu-count says")
     else:
         yield seen.ok(f"the container toolkit sees {len(seen_by_it)} GPUs and driver {value.toolkit.driver}", part=part)
 

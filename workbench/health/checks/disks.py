@@ -62,6 +62,8 @@ def _judged(seen: Seen, disk: Disk) -> Finding:
     if seen.setting("smart"):
         why = disk.why or "; ".join(seen.readings["disks"].tried) or "SMART was not read"
         return seen.unknown(f"{who}: {why}", part=disk.name, hint="install smartmontools, and run as root")
+    if not disk.state and disk.name.startswith(("nvme", "sd")):  # the kernel has a state of each of these
+        return seen.unknown(f"{who}: neither the kernel nor the disk tells how it is", part=disk.name)
     if not disk.state:
         return seen.absent(f"{who}: neither the kernel nor the disk tells how it is", part=disk.name)
     return seen.ok(f"{who} is {disk.state}, the kernel says; SMART was not read", part=disk.name)

@@ -29,7 +29,10 @@ def driver(seen: Seen) -> Iterator[Finding]:
     document = seen.value("nvml")
     ending, error = document["ending"], document.get("error") or {}
     said = str(error.get("error") or ending)
-    if ending == "whole":
+    if ending == "whole" and document.get("count") is None:
+        uncounted = document["why_not"].get("count") or {}
+        yield seen.found("driver-error", f"NVML cannot say how many GPUs there are: {uncounted.get('error') or 'not told'}")
+    elif ending == "whole":
         yield seen.ok(f"driver {document.get('driver') or '(version not told)'} answers for {len(document['gpus'])} GPUs")
     elif ending == "hang":
         hung = document.get("hung") or {}

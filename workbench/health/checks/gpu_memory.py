@@ -58,8 +58,11 @@ def _counted(seen: Seen, state: GpuState, history: list[str]) -> Finding:
         return seen.absent(f"{state.product or 'this GPU'} has no error correction", gpu=state.gpu)
     if state.flag("ecc.mode.current") is False:
         return seen.unknown("nothing counts memory errors while error correction is off", gpu=state.gpu)
-    if all(state.number(key) is None for key in _UNCORRECTED):
-        why = state.reason(_UNCORRECTED[0])
+    if state.lost:  # what it told before it went is half an answer
+        return seen.unknown(f"error counters were not read: {state.lost}", gpu=state.gpu)
+    refused = [key for key in _UNCORRECTED if key in state.why_not and state.can(key)]
+    if refused or all(state.number(key) is None for key in _UNCORRECTED):
+        why = state.reason((*refused, _UNCORRECTED[0])[0])
         return seen.unknown(f"error counters were not read: {why}", gpu=state.gpu)
     remaps = sku.row_remap if sku else state.can("remapped_rows.pending")
     if remaps and state.flag("remapped_rows.failure") is None and state.can("remapped_rows.failure"):

@@ -86,6 +86,8 @@ def _mig(seen: Seen, state: GpuState, *, mixed: bool) -> Iterator[Finding]:
         yield seen.found("mig-differs", f"{count} MIG instances, health.mig says {wanted}", gpu=state.gpu)
     elif wanted.isdigit() and count is None:
         yield seen.unknown("how many MIG instances there are was not told", gpu=state.gpu)
+    elif current and count is None:
+        yield seen.unknown(f"MIG is on, and its instances were not told: {state.reason('mig.instances')}", gpu=state.gpu)
     elif current and count == 0:
         yield seen.found("mig-empty", "MIG is on and no instance is made: no job can use this GPU", gpu=state.gpu)
     elif mixed and not wanted:

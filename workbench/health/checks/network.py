@@ -82,14 +82,19 @@ def _same(event: Event, port: RdmaPort) -> bool:
     )
 
 
+# rdma/ib_verbs.h, ib_port_state, as the tools spell them
+_STATES = ("nop", "down", "init", "initializing", "armed", "active", "activedefer")
+
+
 def _is_named(seen: Seen, port: RdmaPort) -> bool:
     return bool({port.device, port.name, port.netdev} & set(seen.setting("port_names") or ()))
 
 
 def _port(seen: Seen, port: RdmaPort, net: Network, lost: list[Event], boot: float | None) -> Iterator[Finding]:
     named, said = _is_named(seen, port), f"state {port.state}, physical state {port.physical or 'not told'}"
-    if not port.state:
-        yield seen.unknown(f"{port.name}: its state was not told", part=port.name)
+    if port.state not in _STATES:
+        what = f"{port.state!r} is no state" if port.state else "its state was not told"
+        yield seen.unknown(f"{port.name}: {what}", part=port.name)
         return
     if port.state in ("init", "armed"):
         summary = f"{port.name} has a link, and no subnet manager made it active"

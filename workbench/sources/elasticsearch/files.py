@@ -16,9 +16,11 @@ from statistics import median
 
 from workbench.parse.prefix import Context, split_prefix
 
-__all__ = ["Entry", "Stream", "file_name", "job_text", "kernel_text"]
+__all__ = ["REST", "Entry", "Stream", "file_name", "job_text", "kernel_text", "rest_text"]
 
 GAP = "[workbench] … lines of this log were not fetched here …"
+REST = "rest-of-the-ranks"  # name of the file that says of the ranks of which nothing was fetched when each ended
+_LAST = "[workbench] … the last of {:,} lines of this log was written now; it was not fetched …"
 _SAMPLE = 200  # lines of a stream whose stamps are compared with the server's
 _NEAR = 1.5  # seconds within which a line's time is told by the line before it
 _AWAY = 2.0  # seconds between two clocks that are not the time a line takes to the server
@@ -35,7 +37,7 @@ class Entry:
     """One line: its time (seconds), what orders lines of one time, its text, and the server's own spelling of the time."""
 
     time: float
-    order: tuple[float, float]
+    order: tuple[float, float]  # place in the file, then in the shard
     text: str
     stamp: str
     key: object = None
@@ -43,12 +45,20 @@ class Entry:
 
 @dataclass
 class Stream:
-    """The lines of one rank, container or node; `joined` holds the pairs of keys between which nothing is missing, None if nothing is."""
+    """
+    The lines of one rank, container or node; `joined` holds the pairs of keys between which nothing is missing, None if nothing is.
+
+    `total` and `end` are how many lines the server has and when the last was written, `rank` and `node` whose they are; 0 and None where
+    that was not asked.
+    """
 
     name: str
     entries: list[Entry] = field(default_factory=list)
     joined: set[tuple[object, object]] | None = None
     total: int = 0
+    end: float = 0.0
+    rank: int | None = None
+    node: str = ""
 
     @property
     def lines(self) -> int:
@@ -89,18 +99,29 @@ def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def _shift(entries: Sequence[Entry]) -> float:
+    """Return by how many seconds the clock that the lines tell is before the server's."""
+    if not entries:
+        return 0.0
+    ctx = Context(year=datetime.fromtimestamp(entries[0].time, UTC).year)
+    sample = (each for each in entries[:: max(len(entries) // _SAMPLE, 1)] if _CLOCK.match(each.text))
+    offsets = [own - each.time for each in sample if (own := _own_time(each.text, ctx)) is not None]
+    shift = median(offsets) if offsets else 0.0
+    return shift if abs(shift) > _AWAY else 0.0
+
+
+def rest_text(streams: Sequence[Stream], others: Sequence[Stream]) -> Iterable[bytes]:
+    """Yield the file that says of ranks without a line when each ended, on the clock that the lines of the others tell."""
+    known = [stream for stream in others if stream.entries]
+    shift = median([_shift(stream.entries) for stream in known[:: max(len(known) // _SAMPLE, 1)]]) if known else 0.0
+    for stream in streams:
+        yield f"{_iso(stream.end + shift)} rank={stream.rank} host={stream.node} | {_LAST.format(stream.total)}\n".encode()
+
+
 def job_text(stream: Stream) -> Iterable[bytes]:
     """Yield the file of a job's stream."""
     ordered = list(stream.ordered())
-    if not ordered:
-        return
-    ctx = Context(year=datetime.fromtimestamp(ordered[0][0].time, UTC).year)
-    offsets: list[float] = []
-    for each, _ in ordered[:: max(len(ordered) // _SAMPLE, 1)]:
-        if _CLOCK.match(each.text) and (own := _own_time(each.text, ctx)) is not None:
-            offsets.append(own - each.time)
-    shift = median(offsets) if offsets else 0.0
-    shift = shift if abs(shift) > _AWAY else 0.0
+    shift = _shift([each for each, _ in ordered])
     told: float | None = None  # the time that the lines before tell, on the server's clock
     for each, gap in ordered:
         text = each.text.rstrip("\r\n")
@@ -113,6 +134,8 @@ def job_text(stream: Stream) -> Iterable[bytes]:
             text = f"{each.stamp if not shift and each.stamp else _iso(each.time + shift)} {text}"
             told = each.time
         yield (text + "\n").encode("utf-8", "replace")
+    if stream.end and (not ordered or stream.end - ordered[-1][0].time > 0.001):
+        yield f"{_iso(stream.end + shift)} {_LAST.format(stream.total)}\n".encode()
 
 
 def kernel_text(stream: Stream, node: str) -> Iterable[bytes]:
@@ -125,3 +148,6 @@ def kernel_text(stream: Stream, node: str) -> Iterable[bytes]:
             body = text if text.startswith("kernel:") else f"kernel: {text}"
             text = f"{each.stamp or _iso(each.time)} {node} {body}"
         yield (text + "\n").encode("utf-8", "replace")
+    newest = max((each.time for each in stream.entries), default=0.0)
+    if stream.end - newest > 0.001:
+        yield f"{_iso(stream.end)} {node} workbench: {_LAST.format(stream.total)}\n".encode()

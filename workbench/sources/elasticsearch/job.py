@@ -43,16 +43,14 @@ class Asked:
     deadline: Deadline
     offset: float = 0.0  # seconds that the server's clock is before ours, where it says
 
-    def search(self, body: Mapping[str, Any], *, paths: str = "", typed: bool = False) -> Any:
+    def search(self, body: Mapping[str, Any], *, paths: str = "") -> Any:
         """Return the answer to one search; what not all shards answered is in its ``_shards``."""
         left = self.deadline.left()
         params = {"ignore_unavailable": "true", "allow_no_indices": "true", "allow_partial_search_results": "true"}
         if paths:
             params["filter_path"] = paths
         whole = {"timeout": f"{max(int(left * 900), 1)}ms", **body}
-        reply = self.server.ask(
-            "POST", f"/{self.index}/_search", self.deadline, body=whole, params=params, typed=typed, packed=True
-        )
+        reply = self.server.ask("POST", f"/{self.index}/_search", self.deadline, body=whole, params=params, packed=True)
         if "date" in reply.headers:
             self._clock(reply.headers["date"])
         if isinstance(reply.body, dict) and "_shards" not in reply.body:
@@ -153,6 +151,7 @@ class Found:
     trouble: list[str] = field(default_factory=list)
     kernel: bool = False
     meanings: dict[str, str] = field(default_factory=dict)  # field → what it means
+    has: dict[str, float] = field(default_factory=dict)  # field → part of the lines that have it
 
     def rolled(self, asked: Asked) -> list[str]:
         """Ask once more where the lines are: an index that was not there before was not read."""
@@ -229,6 +228,7 @@ def _looked(asked: Asked, found: Found) -> Found:
         key = [*path, *best("node", 0.5)]
     found.key = tuple(key)
     found.meanings = candidates
+    found.has = has
     node = best("node", 0.01)
     if node:
         found.nodes = terms_of(asked, found, ("node",), names={"node": node})["node"]

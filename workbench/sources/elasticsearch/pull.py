@@ -17,14 +17,16 @@ from typing import Any, Protocol
 from workbench.collector import no_collector
 from workbench.errors import SourceError
 from workbench.sources.contract import Deadline, SourceTimeout
+from workbench.sources.elasticsearch import typed
 from workbench.sources.elasticsearch.fields import Fields
 from workbench.sources.elasticsearch.server import BadAnswer, Server
 
-__all__ = ["PAGE", "Pull", "Row", "page_rows", "point_in_time", "pull", "row_of", "shard_trouble", "sort_of"]
+__all__ = ["KEEP", "NANOS", "PAGE", "Pull", "Row", "page_rows", "point_in_time", "pull", "row_of", "shard_trouble", "sort_of"]
 
 SLICES = 4
 PAGE = 5000
-_KEEP = "1m"
+KEEP = "1m"
+NANOS = "strict_date_optional_time_nanos"
 _CLOSING = 2.0  # seconds for the closing of a point in time after the deadline
 _PATHS = "timed_out,_shards,pit_id,hits.total,hits.hits.sort,hits.hits.fields"
 
@@ -114,7 +116,7 @@ def shard_trouble(shards: Mapping[str, Any], timed_out: bool = False) -> str:
 def point_in_time(server: Server, index: str, deadline: Deadline) -> Iterator[str]:
     """Open a point in time, and close it again whatever happens, also when the deadline is over."""
     path = f"/{index}/_search/point_in_time" if server.opensearch else f"/{index}/_pit"
-    params = {"keep_alive": _KEEP, "ignore_unavailable": "true"}
+    params = {"keep_alive": KEEP, "ignore_unavailable": "true"}
     partial = {} if server.opensearch else {"allow_partial_search_results": "true"}
     try:
         reply = server.ask("POST", path, deadline, params=params | partial).body
@@ -134,7 +136,7 @@ def point_in_time(server: Server, index: str, deadline: Deadline) -> Iterator[st
                 "DELETE", "/_search/point_in_time" if server.opensearch else "/_pit", Deadline(_CLOSING), body=body, most=_CLOSING
             )
         except SourceError:
-            pass  # a server that does not answer any more lets it go by itself after `_KEEP`
+            pass  # a server that does not answer any more lets it go by itself after `KEEP`
 
 
 def pull(
@@ -190,7 +192,7 @@ def pull(
             name, after = first, None
             body: dict[str, Any] = {
                 "size": min(page, most), "query": query, "sort": sort_of(fields, tie=True), "track_total_hits": False,
-                "_source": False, "fields": [{"field": each, "format": _NANOS} if each == fields.time else each for each in wanted],
+                "_source": False, "fields": [{"field": each, "format": NANOS} if each == fields.time else each for each in wanted],
             }  # fmt: skip
             if slices > 1:
                 body["slice"] = {"id": number, "max": slices}
@@ -201,12 +203,12 @@ def pull(
             last: Any = None
             try:
                 while True:
-                    body["pit"] = {"id": name, "keep_alive": _KEEP}
+                    body["pit"] = {"id": name, "keep_alive": KEEP}
                     if after is not None:
                         body["search_after"] = after
                     left = deadline.left()
                     body["timeout"] = f"{max(int(left * 900), 1)}ms"
-                    reply = server.ask("POST", "/_search", deadline, body=body, params=params, typed=True, packed=packed)
+                    reply = server.ask("POST", "/_search", deadline, body=body, params=params, decode=typed.rows, packed=packed)
                     rows, shards, timed_out, renamed = page_rows(reply.body)
                     name = renamed or name
                     with lock:
@@ -248,6 +250,3 @@ def pull(
     except TypeError:  # a line without an offset
         result.rows.sort(key=lambda row: [(value is None, value) for value in row.sort])
     return result
-
-
-_NANOS = "strict_date_optional_time_nanos"

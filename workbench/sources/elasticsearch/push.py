@@ -1,36 +1,36 @@
 """
 Turn the logs of a large job into the lines that matter, chosen by the server: candidates, what stands around them, begins and ends.
 
-Of a terabyte only these lines travel. The candidates are looked at here once more, with the expressions themselves, before anything is asked
-for around them.
+Of a terabyte only these lines travel, and of the many streams of which none is needed only when each ended and how long it was: what moves
+grows with the number of streams, not with the length of their logs. The candidates are looked at here once more, with the expressions
+themselves, before anything is asked for around them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from workbench.catalog import signatures
 from workbench.errors import SourceError
 from workbench.sources.contract import SourceTimeout
+from workbench.sources.elasticsearch.candidates import fetched, hits_of, msearch
 from workbench.sources.elasticsearch.files import Entry, Stream
 from workbench.sources.elasticsearch.job import Asked, Found, Key, all_of, any_of, entry_of, key_of, named, note_node
-from workbench.sources.elasticsearch.pull import Row, page_rows, pull, row_of, shard_trouble, sort_of
-from workbench.sources.elasticsearch.query import Needles, clauses
-from workbench.sources.elasticsearch.server import BadAnswer
+from workbench.sources.elasticsearch.pull import Row, row_of, shard_trouble
+from workbench.sources.elasticsearch.query import Needles
 from workbench.sources.files import scanner
 
 __all__ = ["pushed"]
 
 BEFORE, AFTER = 40, 20  # lines around a first failure
 _AROUND = 48  # streams whose first failure is looked around
-_EDGE_LINES = 120_000  # lines of begins and ends in all
-_BUCKETS = 250  # streams of one page of an aggregation
-_AT_ONCE = 3  # queries that run at the same time
-_LARGE = 1000  # streams
-_EARLIEST = 5000
-_FLOOD = 8  # candidate lines of one stream that are kept, first and last, when there are too many in all
+_BUCKETS = 10_000  # streams of one page of an aggregation: each page costs a look at all lines
+_BEGIN, _END = 4, 12  # lines of the begin and the end of a chosen stream
+_LEAST_EDGE, _MOST_EDGE = 6, 40  # lines of begin and end of each stream, where there are few streams
+_FEW = 4000  # lines of a kind of question that may come in any case
+_SHARE = 1000  # one line in so many may come for a question: with what surrounds its text it is three times as long
+_MOST_CANDIDATES = 20_000
 
 
 def pushed(asked: Asked, found: Found, needles: Needles, *, most: int) -> tuple[list[Stream], list[str], str]:
@@ -48,7 +48,7 @@ def pushed(asked: Asked, found: Found, needles: Needles, *, most: int) -> tuple[
     """
     push = _Push(asked, found, most)
     # begins and ends first: when the time runs out they tell more than half of the candidates do
-    for step in (push.edges, lambda: push.candidates(needles), push.around):
+    for step in (push.census, push.edges, lambda: push.candidates(needles), push.around):
         try:
             step()
         except SourceTimeout:
@@ -58,16 +58,17 @@ def pushed(asked: Asked, found: Found, needles: Needles, *, most: int) -> tuple[
             if not push.streams:
                 raise
             push.note(str(error))
-    return named(found, push.streams, push.nodes), push.trouble, push.remark
+    return push.named(), push.trouble, "; ".join(push.remarks)
 
 
 class _Push:
     def __init__(self, asked: Asked, found: Found, most: int) -> None:
         self.asked, self.found, self.most = asked, found, most
+        self.room = min(max(_FEW, found.total // _SHARE), most)
         self.streams: dict[Key, Stream] = {}
         self.nodes: dict[Key, set[str]] = {}
         self.trouble: list[str] = []
-        self.remark = ""
+        self.remarks: list[str] = []
         self.failures: list[tuple[float, Key, Row]] = []
 
     def note(self, sentence: str) -> None:
@@ -89,21 +90,22 @@ class _Push:
                 stream.joined = stream.joined or set()
                 stream.entries += entries
 
+    def named(self) -> list[Stream]:
+        """Return the streams with the names of their files; of one that is a rank and nothing else it is said which, and on what node."""
+        streams = named(self.found, self.streams, self.nodes)
+        if [self.found.meanings.get(name) for name in self.found.key] == ["rank"] and not self.found.kernel:
+            for (rank,), stream in self.streams.items():
+                where = self.nodes.get((rank,)) or set()
+                if rank is not None and rank.isdigit() and len(where) == 1:
+                    stream.rank, stream.node = int(rank), next(iter(where))
+        return streams
+
     # -- how each stream begins and ends --------------------------------------------------------------------------------
 
-    def _hits(self, size: int, descending: bool) -> dict[str, Any]:
-        fields = self.asked.fields
-        wanted = self.asked.wanted(self.found)
-        return {
-            "top_hits": {
-                "size": size, "sort": sort_of(fields, descending=descending), "_source": False, "seq_no_primary_term": True,
-                "fields": [{"field": each, "format": _NANOS} if each == fields.time else each for each in wanted],
-            }
-        }  # fmt: skip
-
-    def _buckets(self, query: Mapping[str, Any], aggs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield one bucket for each stream, page by page."""
-        sources = [{f"k{at}": {"terms": {"field": name, "missing_bucket": True}}} for at, name in enumerate(self.found.key)]
+    def _buckets(self, query: Mapping[str, Any], aggs: Mapping[str, Any], paths: str, node: str = "") -> Iterator[dict[str, Any]]:
+        """Yield one bucket for each stream (and node of it), page by page."""
+        names = {f"k{at}": name for at, name in enumerate(self.found.key)} | ({"n": node} if node else {})
+        sources = [{label: {"terms": {"field": name, "missing_bucket": True}}} for label, name in names.items()]
         if not sources:
             body = self.asked.search({"size": 0, "query": query, "track_total_hits": True, "aggs": aggs})
             self.note(shard_trouble(body["_shards"], bool(body.get("timed_out"))))
@@ -120,7 +122,7 @@ class _Push:
                     "aggs": {"streams": {"composite": composite, "aggs": aggs}},
                 },
                 paths="timed_out,_shards,aggregations.streams.after_key,aggregations.streams.buckets.key,"
-                "aggregations.streams.buckets.doc_count,aggregations.streams.buckets.*.hits.hits",
+                f"aggregations.streams.buckets.doc_count,aggregations.streams.buckets.{paths}",
             )
             self.note(shard_trouble(body["_shards"], bool(body.get("timed_out"))))
             page = (body.get("aggregations") or {}).get("streams") or {}
@@ -132,65 +134,80 @@ class _Push:
     def _key(self, bucket: Mapping[str, Any]) -> Key:
         return tuple(None if (value := bucket["key"].get(f"k{at}")) is None else str(value) for at in range(len(self.found.key)))
 
+    def census(self) -> None:
+        """Ask for each stream where it ran, how many lines it has and when the last one was written."""
+        fields, key = self.asked.fields, self.found.key
+        node = next((name for name in fields.named["node"] if self.found.has.get(name, 0) >= 0.01), "")
+        end = {"z": {"max": {"field": fields.time}}}
+        for bucket in self._buckets(self.found.query, end, "z.value", "" if node in key else node):
+            where = self._key(bucket)
+            stream = self.streams.setdefault(where, Stream("", joined=set()))
+            stream.total += bucket["doc_count"]
+            stream.end = max(stream.end, float((bucket.get("z") or {}).get("value") or 0) / 1000)
+            if (name := bucket["key"].get("n")) is not None:
+                self.nodes.setdefault(where, set()).add(str(name))
+
     def edges(self) -> None:
-        """First and last lines of each stream, and how many it has."""
-        streams = self.asked.streams(self.found)
-        each = max(6, min(40, _EDGE_LINES // max(streams, 1)))
-        first = max(each // 3, 2)
-        aggs = {"first": self._hits(first, False), "last": self._hits(each - first, True)}
-        for bucket in self._buckets(self.found.query, aggs):
+        """Fetch the first and last lines of each stream, or of the streams that stand out when they are many."""
+        streams = len(self.streams)
+        if streams * _LEAST_EDGE <= self.room:
+            each = max(_LEAST_EDGE, min(_MOST_EDGE, self.room // max(streams, 1)))
+            self._edges(list(self.streams), max(each // 3, 2), each - max(each // 3, 2))
+            return
+        chosen = self._outstanding(max(self.room // (_BEGIN + _END), 8))
+        self.remarks.append(
+            f"first and last lines of the {len(chosen)} streams that stand out, and of the others when each ended"
+        )
+        self._edges(chosen, _BEGIN, _END)
+
+    def _outstanding(self, most: int) -> list[Key]:
+        """Choose the streams that ended first or last, have fewest or most lines, and some ordinary ones to compare them with."""
+        by_end = sorted(self.streams, key=lambda key: self.streams[key].end)
+        by_size = sorted(self.streams, key=lambda key: self.streams[key].total)
+        part = max(most // 8, 1)
+        some = [
+            *by_end[: 3 * part], *by_end[-part:], *by_size[:part], *by_size[-part:], *by_end[:: max(len(by_end) // (2 * part), 1)],
+        ]  # fmt: skip
+        return list(dict.fromkeys(some))[:most]
+
+    def _edges(self, keys: Sequence[Key], first: int, last: int) -> None:
+        aggs = {}
+        for name, size, descending in (("first", first, False), ("last", last, True)):
+            aggs[name] = {"top_hits": hits_of(self.asked, self.found, size, descending)}
+        query: Mapping[str, Any] = self.found.query
+        if len(keys) < len(self.streams):
+            query = all_of(query, self._one_of(keys))
+        hits = "*.hits.hits"
+        for bucket in self._buckets(query, aggs, hits):
             key = self._key(bucket)
             for name in ("first", "last"):
-                rows = _rows(bucket.get(name))
+                rows = [row_of(each) for each in ((bucket.get(name) or {}).get("hits") or {}).get("hits") or ()]
                 self.take(rows[::-1] if name == "last" else rows, key=key, run=True)
-            self.streams[key].total = bucket["doc_count"]
+
+    def _one_of(self, keys: Sequence[Key]) -> dict[str, Any]:
+        if len(self.found.key) == 1 and all(value is not None for (value,) in keys):
+            return {"terms": {self.found.key[0]: [value for (value,) in keys]}}
+        return any_of([all_of(*self._same(key)) for key in keys])
+
+    def _same(self, key: Key) -> list[dict[str, Any]]:
+        return [
+            {"term": {name: value}} if value is not None else {"bool": {"must_not": [{"exists": {"field": name}}]}}
+            for name, value in zip(self.found.key, key, strict=True)
+        ]
 
     # -- the lines that may match -----------------------------------------------------------------------------------------
 
     def candidates(self, needles: Needles) -> None:
-        """Fetch the lines that may match a signature; of too many the first and last of each stream."""
+        """Fetch the lines that may match a signature."""
         fields = self.asked.fields
         if not fields.searchable:
             self.note(f"the field {fields.message} cannot be searched: only begins and ends of the logs were fetched")
             return
-        queries = clauses(needles, fields.message, words=fields.words)
-        room = max(self.most - sum(len(stream.entries) for stream in self.streams.values()), 1000)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            jobs = [pool.submit(self._fetched, query, room // len(queries)) for query in queries]
-            errors = []
-            for job in jobs:
-                try:
-                    self.matched(job.result())
-                except SourceError as error:
-                    errors.append(error)
-        if errors:
-            raise errors[0]
-
-    def _fetched(self, query: dict[str, Any], room: int) -> list[Row]:
-        """Return the lines of one of the queries; of too many the first and last of each stream."""
-        asked, narrowed = self.asked, all_of(self.found.query, query)
-        large = len(self.streams) >= _LARGE
-        try:
-            # The ranks of a very large job all say the same when it ends, and how each ends has come already: the first to say it count.
-            got = pull(
-                asked.server, asked.index, narrowed, asked.fields, asked.wanted(self.found), asked.deadline,
-                most=min(room, _EARLIEST) if large else room, slices=1, ids=True, packed=True,
-            )  # fmt: skip
-        except BadAnswer as error:
-            halves = _halves(query)
-            if not halves or not any(word in f"{error} {error.reason}" for word in ("clause", "too_many", "too complex")):
-                raise
-            return [row for half in halves for row in self._fetched(half, room // 2)]
-        if large and got.cut_at is not None:
-            self.remark = f"of the lines that look like failures the first {_EARLIEST:,} of each kind"
-            return got.rows
-        if got.cut_at is None:
+        for got in fetched(self.asked, self.found, needles, min(self.room, _MOST_CANDIDATES)):
             for each in got.trouble:
                 self.note(each)
-            return got.rows
-        self.note(f"more than {room:,} lines look like failures: of each stream the first and last {_FLOOD} were fetched")
-        aggs = {"first": self._hits(_FLOOD, False), "last": self._hits(_FLOOD, True)}
-        return [row for bucket in self._buckets(narrowed, aggs) for name in ("first", "last") for row in _rows(bucket.get(name))]
+            self.remarks += got.remarks
+            self.matched(got.rows)
 
     def matched(self, rows: Sequence[Row]) -> None:
         """Keep the lines that do match a signature, and note the first failure of each stream."""
@@ -224,56 +241,19 @@ class _Push:
         for moment, key, row in sorted(self.failures, key=lambda each: each[0]):
             best.setdefault(key, (moment, row))
         chosen = sorted(best.items(), key=lambda item: item[1][0])[:_AROUND]
-        if not chosen:
-            return
         bodies: list[dict[str, Any]] = []
         for key, (_, row) in chosen:
             bodies += [self._near(key, row, size, before) for size, before in ((BEFORE, True), (AFTER, False))]
-        for at in range(0, len(bodies), 32):
-            part = bodies[at : at + 32]
-            header = {"index": self.asked.index, "ignore_unavailable": True, "allow_no_indices": True}
-            lines = [each for body in part for each in (header, body)]
-            reply = self.asked.server.ask(
-                "POST", "/_msearch", self.asked.deadline, body=lines, params={"max_concurrent_searches": "4"}, packed=True
-            )
-            for number, answer in enumerate(reply.body.get("responses") or (), at):
-                if "error" in answer:
-                    self.note(f"around a failure: {(answer['error'] or {}).get('reason', 'no answer')}")
-                    continue
-                rows, shards, timed_out, _ = page_rows(answer)
-                self.note(shard_trouble(shards, timed_out))
-                self.take(rows[::-1] if number % 2 == 0 else rows, key=chosen[number // 2][0], run=True)
+        for number, (rows, trouble) in enumerate(msearch(self.asked, bodies)):
+            self.note(trouble)
+            self.take(rows[::-1] if number % 2 == 0 else rows, key=chosen[number // 2][0], run=True)
 
     def _near(self, key: Key, row: Row, size: int, before: bool) -> dict[str, Any]:
         fields = self.asked.fields
-        same = [
-            {"term": {name: value}} if value is not None else {"bool": {"must_not": [{"exists": {"field": name}}]}}
-            for name, value in zip(self.found.key, key, strict=True)
-        ]
-        moment = row.sort[0]
-        body: dict[str, Any] = {
-            "size": size, "track_total_hits": False, "_source": False, "seq_no_primary_term": True, "sort": sort_of(fields, descending=before),
-            "query": all_of(self.found.query, *same),
-            "fields": [
-                {"field": each, "format": _NANOS} if each == fields.time else each for each in self.asked.wanted(self.found)
-            ],
-            "timeout": f"{max(int(self.asked.deadline.left() * 900), 1)}ms",
-        }  # fmt: skip
-        stamp = (row.fields.get(fields.time) or [moment])[0]
-        body["query"]["bool"]["filter"].append({"range": {fields.time: {"lte" if before else "gte": stamp}}})
-        return body
+        stamp = (row.fields.get(fields.time) or [row.sort[0]])[0]
+        moment = {"range": {fields.time: {"lte" if before else "gte": stamp}}}
+        body = hits_of(self.asked, self.found, size, before, [fields.time, fields.message])
+        return body | {"query": all_of(self.found.query, *self._same(key), moment)}
 
 
-_NANOS = "strict_date_optional_time_nanos"
 _ROLES = {"cause": 0, "symptom": 1}
-
-
-def _rows(aggregation: Mapping[str, Any] | None) -> list[Row]:
-    hits = ((aggregation or {}).get("hits") or {}).get("hits") or []
-    return [row_of(each) for each in hits]
-
-
-def _halves(query: Mapping[str, Any]) -> list[dict[str, Any]]:
-    should = (query.get("bool") or {}).get("should") or []
-    middle = len(should) // 2
-    return [any_of(should[:middle]), any_of(should[middle:])] if middle else []

@@ -19,7 +19,7 @@ from workbench.parse.gate import gate
 from workbench.parse.ordinary import ORDINARY
 from workbench.parse.patterns import REPEATS, Unsupported, arms, members
 
-__all__ = ["Needles", "clauses", "job_needles", "kernel_needles", "needles"]
+__all__ = ["Kind", "Needles", "chunks", "clauses", "job_needles", "kernel_needles", "kinds", "needles", "pieces_queries"]
 
 SPACE = "\ue000"  # some white space: one blank to a phrase, anything to a wildcard
 _MOST = 24  # spellings of one text
@@ -54,12 +54,14 @@ class Needles:
     """
     What to ask a server for.
 
-    `needs` holds conjunctions: a line is a candidate when for one of them it holds a needle of each member. `left_out` are signatures that
-    require nothing rare enough to ask for. `pieces` are the short texts of the scanner's first stage, for fields that keep the line as it
-    is: few enough for a server that must try each on every line.
+    `needs` holds conjunctions: a line is a candidate when for one of them it holds a needle of each member. `weak` holds more of them, of
+    words that ordinary lines may have as well, each with the signatures that it stands for: worth asking for only where they are few.
+    `left_out` are signatures with a spelling that has no word at all to ask for. `pieces` are the short texts of the scanner's first stage,
+    for fields that keep the line as it is: few enough for a server that must try each on every line.
     """
 
     needs: tuple[frozenset[Need], ...] = ()
+    weak: tuple[tuple[frozenset[Need], tuple[str, ...]], ...] = ()
     left_out: tuple[str, ...] = ()
     pieces: tuple[str, ...] = ()
 
@@ -232,15 +234,28 @@ def needles(patterns: Sequence[tuple[str, str]]) -> Needles:
         Signatures; hashable, since the result is kept.
     """
     needs: set[frozenset[Need]] = set()
-    left_out: list[str] = []
+    weak: dict[frozenset[Need], dict[str, None]] = {}
+    left_out: dict[str, None] = {}
     for name, pattern in patterns:
         try:
-            chosen = [_conjunction(arm) for arm in arms(sre_parser.parse(pattern))]
+            every = arms(sre_parser.parse(pattern))
         except (re.error, RecursionError, OverflowError):
-            chosen = [frozenset()]
-        needs |= {need for need in chosen if need}
-        left_out += [name] * (not all(chosen))
-    return Needles(tuple(sorted(_fewest(needs), key=_order)), tuple(left_out), _pieces(patterns))
+            left_out[name] = None
+            continue
+        for arm in every:
+            if need := _conjunction(arm):
+                needs.add(need)
+            elif need := _weak(arm):
+                weak.setdefault(need, {})[name] = None
+            else:
+                left_out[name] = None
+    kept = sorted(weak.items(), key=lambda item: _order(item[0]))
+    return Needles(
+        tuple(sorted(_fewest(needs), key=_order)),
+        tuple((need, tuple(names)) for need, names in kept),
+        tuple(left_out),
+        _pieces(patterns),
+    )
 
 
 def _pieces(patterns: Sequence[tuple[str, str]]) -> tuple[str, ...]:
@@ -278,6 +293,26 @@ def _conjunction(arm: Any) -> frozenset[Need]:
         taken.append(runs)
         total += worth
     return frozenset(frozenset(_needle(run)[1] for run in runs) for runs in taken) if total >= _WEAK else frozenset()
+
+
+def _weak(arm: Any) -> frozenset[Need]:
+    """Return all that an alternative requires of words, however common each is: the words that its spellings share, else one of them."""
+    found: set[Need] = set()
+    for runs in _required(arm):
+        inner = [set(_WORD.findall(_phrase(run, True))) for run in runs]
+        whole = set.intersection(*inner)
+        words = set.intersection(
+            *({word for word in _WORD.findall(run.replace(SPACE, " ").lower()) if word.isascii()} for run in runs)
+        )
+        found |= {frozenset({Needle(word, "", word)}) for word in whole}
+        found |= {
+            frozenset({Needle("", word, word)}) for word in words - {each.lower() for each in whole} if len(word) >= _SHORTEST
+        }
+        if not words and len(runs) <= _MOST:
+            either = frozenset(_needle(run)[1] for run in runs)
+            if all(each.phrase or each.part for each in either):
+                found.add(either)
+    return frozenset(found)
 
 
 def _fewest(needs: Iterable[frozenset[Need]]) -> set[frozenset[Need]]:
@@ -331,9 +366,33 @@ def kernel_needles(site: str | None = None) -> Needles:
     return needles(_chosen(True, site))
 
 
-def clauses(found: Needles, name: str, *, words: bool, most: int = 700) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Kind:
     """
-    Return queries of which a candidate line matches at least one.
+    Lines of one kind: the query for them, what a person may call it, and its weight in clauses.
+
+    `parts` are finer kinds that together are this one; `weak` names the signatures whose words ordinary lines may have as well.
+    """
+
+    query: dict[str, Any]
+    text: str
+    size: int = 1
+    weak: tuple[str, ...] = ()
+    parts: tuple[Kind, ...] = ()
+
+
+def pieces_queries(found: Needles, name: str) -> list[dict[str, Any]]:
+    """Return queries of which a candidate line matches at least one, for a field that holds the line as it is (`keyword`, `wildcard`)."""
+    inner = [_literal(piece) for piece in found.pieces if not piece.endswith("\n")]
+    last = [_literal(piece[:-1]) for piece in found.pieces if piece.endswith("\n")]
+    values = [f".*({each}).*" for each in _joined(inner)] + [f".*({each})" for each in _joined(last)]
+    # one expression of many texts is tried at once; so many wildcards one after the other took a hundred times as long
+    return [{"regexp": {name: {"value": value, "case_insensitive": True, "flags": "NONE"}}} for value in values]
+
+
+def kinds(found: Needles, name: str) -> list[Kind]:
+    """
+    Return the kinds of lines of which a candidate is at least one, for a field that is analysed into words.
 
     Parameters
     ----------
@@ -341,36 +400,48 @@ def clauses(found: Needles, name: str, *, words: bool, most: int = 700) -> list[
         What to look for.
     name : str
         Field with the message.
-    words : bool
-        The field is analysed into words; else it holds the line as it is (`keyword`, `wildcard`).
-    most : int
-        Clauses of one query; a server counts them and refuses too many, depending on its memory.
     """
-    if not words:
-        inner = [_literal(piece) for piece in found.pieces if not piece.endswith("\n")]
-        last = [_literal(piece[:-1]) for piece in found.pieces if piece.endswith("\n")]
-        values = [f".*({each}).*" for each in _joined(inner)] + [f".*({each})" for each in _joined(last)]
-        # one expression of many texts is tried at once; so many wildcards one after the other took a hundred times as long
-        return [{"regexp": {name: {"value": value, "case_insensitive": True, "flags": "NONE"}}} for value in values]
-    queries: list[dict[str, Any]] = []
-    should: list[dict[str, Any]] = []
-    size = 0
+    result: list[Kind] = []
     alone: set[str] = set()  # pieces of words that are enough by themselves go into a few expressions
     for need in found.needs:
         parts = {each.part for one in need for each in one if not each.phrase}
         if len(need) == 1 and len(parts) == sum(map(len, need)):
             alone |= parts
-            continue
-        ordered = sorted(sorted(one) for one in need)
-        terms = [_any([_term(each, name) for each in one]) for one in ordered]
-        count = sum(map(len, need))
-        if size + count > most:
-            queries.append(_any(should))
-            should, size = [], 0
-        should.append(terms[0] if len(terms) == 1 else {"bool": {"filter": terms}})
-        size += count
-    should += [{"regexp": {name: {"value": f".*({part}).*"}}} for part in _joined(alone)]
-    return [*queries, _any(should)] if should else queries
+        else:
+            result.append(_kind(need, name))
+    for joined in _joined(alone):
+        single = tuple(Kind({"wildcard": {name: {"value": f"*{part}*"}}}, part) for part in joined.split("|"))
+        result.append(Kind({"regexp": {name: {"value": f".*({joined}).*"}}}, single[0].text, parts=single))
+    return result + [_kind(need, name, names) for need, names in found.weak]
+
+
+def _kind(need: frozenset[Need], name: str, weak: tuple[str, ...] = ()) -> Kind:
+    # whole words first: where no line has them the server does not look for pieces of words, which costs it a hundred times as much
+    ordered = sorted((sorted(one) for one in need), key=lambda one: (not all(each.phrase for each in one), one))
+    terms = [_any([_term(each, name) for each in one]) for one in ordered]
+    query = terms[0] if len(terms) == 1 else {"bool": {"filter": terms}}
+    text = " … ".join(one[0].text.replace(SPACE, " ") for one in ordered)
+    return Kind(query, text, sum(map(len, need)), weak)
+
+
+def chunks(every: Iterable[Kind], most: int = 700) -> list[list[Kind]]:
+    """Return kinds in parts of at most so many clauses; a server counts them and refuses too many, depending on its memory."""
+    result: list[list[Kind]] = []
+    size = most
+    for kind in every:
+        if size + kind.size > most:
+            result.append([])
+            size = 0
+        result[-1].append(kind)
+        size += kind.size
+    return result
+
+
+def clauses(found: Needles, name: str, *, words: bool, most: int = 700) -> list[dict[str, Any]]:
+    """Return queries of which a candidate line matches at least one; `words` says that the field is analysed into words."""
+    if not words:
+        return pieces_queries(found, name)
+    return [_any([kind.query for kind in chunk]) for chunk in chunks(kinds(found, name), most)]
 
 
 def _any(terms: list[dict[str, Any]]) -> dict[str, Any]:

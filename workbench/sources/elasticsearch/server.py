@@ -18,7 +18,7 @@ from typing import Any
 
 from workbench.errors import SourceError, SourceUnavailable
 from workbench.sources.contract import Deadline, SourceTimeout
-from workbench.sources.elasticsearch.typed import decoded, is_page, wanted
+from workbench.sources.elasticsearch.typed import decoded, is_page, wanted, weigh
 from workbench.sources.elasticsearch.words import major, ndjson, reason_of, retry_after, status_of, with_port
 
 __all__ = ["Access", "BadAnswer", "Refused", "Reply", "Server"]
@@ -107,6 +107,7 @@ class Server:
     def __init__(self, access: Access) -> None:
         self.access = access
         self.received = 0  # bytes of all bodies, as they are before compression
+        self.moved = 0  # bytes of all bodies as they came over the wire
         self.opensearch = access.product == "opensearch"  # with `auto`, until the server says what it is
         self._client: Any = None
         self._lock = threading.Lock()
@@ -145,6 +146,7 @@ class Server:
             return self._client
 
     def _elasticsearch(self) -> Any:
+        from elastic_transport import Urllib3HttpNode
         from elasticsearch import Elasticsearch
         from elasticsearch.serializer import JsonSerializer
 
@@ -155,8 +157,16 @@ class Server:
                 wanted.size = len(data)
                 return decoded(data)
 
+        class Node(Urllib3HttpNode):
+            """Tells how many bytes came over the wire."""
+
+            def __init__(self, config: Any) -> None:
+                super().__init__(config)
+                weigh(self.pool)
+
         access = self.access
         options: dict[str, Any] = {
+            "node_class": Node,
             "max_retries": 0,
             "retry_on_timeout": False,
             "request_timeout": 30,
@@ -182,7 +192,7 @@ class Server:
         return Elasticsearch(with_port(access.url), **options)
 
     def _opensearch(self) -> Any:
-        from opensearchpy import OpenSearch
+        from opensearchpy import OpenSearch, Urllib3HttpConnection
         from opensearchpy.serializer import JSONSerializer
 
         class Counting(JSONSerializer):
@@ -193,8 +203,16 @@ class Server:
                 wanted.size = len(data)
                 return decoded(data)
 
+        class Connection(Urllib3HttpConnection):
+            """Tells how many bytes came over the wire."""
+
+            def __init__(self, *words: Any, **more: Any) -> None:
+                super().__init__(*words, **more)
+                weigh(self.pool)
+
         access = self.access
         options: dict[str, Any] = {
+            "connection_class": Connection,
             "max_retries": 0,
             "retry_on_timeout": False,
             "timeout": 30,
@@ -238,7 +256,7 @@ class Server:
         body: Any = None,
         params: Mapping[str, str] | None = None,
         most: float = 60.0,
-        typed: bool = False,
+        decode: Callable[[bytes], Any] | None = None,
         packed: bool = False,
     ) -> Reply:
         """
@@ -256,8 +274,8 @@ class Server:
             The query string.
         most : float
             Seconds for one attempt.
-        typed : bool
-            The answer is a page of hits: decode it by its type when that is possible.
+        decode : callable, optional
+            Makes of the body's bytes what is wanted; when it raises, the body is decoded as plain data.
         packed : bool
             The answer may come compressed: less to move, more to do for the server.
 
@@ -276,7 +294,7 @@ class Server:
             wait = 0.0
             try:
                 seconds = deadline.left(most)
-                return self._timely(partial(self._once, method, path, body, params, seconds, typed, packed), seconds)
+                return self._timely(partial(self._once, method, path, body, params, seconds, decode, packed), seconds)
             except _Again as error:
                 wait = error.after if error.after is not None else min(0.2 * 2**attempt, 4.0) * random.uniform(0.7, 1.3)
                 if attempt >= _ATTEMPTS or deadline.over or wait >= deadline.left():
@@ -305,9 +323,9 @@ class Server:
         return box[0]
 
     def _once(
-        self, method: str, path: str, body: Any, params: Mapping[str, str] | None, seconds: float, typed: bool, packed: bool
+        self, method: str, path: str, body: Any, params: Mapping[str, str] | None, seconds: float, decode: Any, packed: bool
     ) -> Reply:
-        wanted.page, wanted.size = typed, 0
+        wanted.decode, wanted.size, wanted.wire = decode, 0, 0
         try:
             client = self._made()
             if self.opensearch:
@@ -317,7 +335,8 @@ class Server:
                     path,
                     params={**(params or {}), "request_timeout": seconds},
                     body=ndjson(body) if lines else body,
-                    headers={"content-type": "application/x-ndjson"} if lines else None,
+                    headers=({"content-type": "application/x-ndjson"} if lines else {})
+                    | ({"accept-encoding": "gzip"} if packed else {}),
                 )
                 reply = Reply(answer, {})
             else:
@@ -335,12 +354,13 @@ class Server:
             if type(error).__name__ in _OTHER and self.access.product == "auto" and not self.opensearch and _is_opensearch(error):
                 self.opensearch = True
                 self.close()
-                return self._once(method, path, body, params, seconds, typed, packed)
+                return self._once(method, path, body, params, seconds, decode, packed)
             raise self._said(error) from None
         finally:
-            wanted.page = False
+            wanted.decode = None
         with self._lock:
             self.received += wanted.size
+            self.moved += wanted.wire
         if not isinstance(reply.body, (dict, list)) and not is_page(reply.body):
             raise self._no_json(reply.body)
         return reply

@@ -16,18 +16,22 @@ from workbench.errors import ConfigError, SourceError, SourceUnavailable, Workbe
 from workbench.sources.contract import Answer, Deadline, Folder, FolderFull, Reach, Scope, SourceTimeout
 from workbench.sources.elasticsearch.examine import examined
 from workbench.sources.elasticsearch.fields import Fields, detect
-from workbench.sources.elasticsearch.files import Stream, file_name, job_text, kernel_text
+from workbench.sources.elasticsearch.files import REST, Stream, file_name, job_text, kernel_text, rest_text
 from workbench.sources.elasticsearch.job import Asked, Found, find, streams_of, terms_of
-from workbench.sources.elasticsearch.pull import PAGE, pull
+from workbench.sources.elasticsearch.pull import pull
 from workbench.sources.elasticsearch.push import pushed
 from workbench.sources.elasticsearch.query import job_needles, kernel_needles
 from workbench.sources.elasticsearch.server import Access, Refused, Server
+from workbench.sources.elasticsearch.whole import PAGE, whole
 
 __all__ = ["Access", "LogIndex"]
 
 _KERNEL_FIRST = (
     3600.0  # seconds before the window from which kernel lines are asked for: what broke a node may have come before the job
 )
+
+
+_LINES_A_FILE = 2000  # of a job of which only some lines come, one file in so many lines is written
 
 
 @dataclass
@@ -141,7 +145,7 @@ class LogIndex:
     # -- the job ----------------------------------------------------------------------------------------------------------
 
     def _job(self, scope: Scope, folder: Folder, deadline: Deadline, end: Deadline, answers: list[Answer]) -> Found | None:
-        began, received = time.monotonic(), self.server.received
+        began, received, moved = time.monotonic(), self.server.received, self.server.moved
         fields = self.detected(deadline)
         where = f"{self.access.place}/{self.index}"
         if not fields.message or not fields.time:
@@ -167,20 +171,18 @@ class LogIndex:
         trouble = list(found.trouble)
         # many small files take longer to write than their lines take to come
         many = asked.streams(found) if found.total > 20_000 else 0
+        if found.total > self.whole:
+            many = min(many, found.total // _LINES_A_FILE)
         left = end.left()
         asked.deadline = Deadline(left - min(max(4.0, many / 700), 0.4 * left))
         if found.total <= self.whole:
-            got = pull(
-                self.server, self.index, found.query, fields, asked.wanted(found), asked.deadline,
-                most=self.most, slices=4 if found.total > 20_000 else 1, page=PAGE,
-            )  # fmt: skip
-            trouble += got.trouble
-            streams = streams_of(asked, found, got.rows)
+            streams, more = self._whole(asked, found, asked.deadline)
+            trouble += more
             how = "whole"
         else:
             streams, more, remark = pushed(asked, found, job_needles(), most=self.most)
             trouble += more
-            how = "the lines that matter" + (f", {remark}" if remark else "")
+            how = "the lines that matter" + (f": {remark}" if remark else "")
         try:
             trouble += found.rolled(asked)
         except SourceError:
@@ -202,19 +204,40 @@ class LogIndex:
             status = "stale"
             detail += f"; the last one is {late / 60:.0f} min older than the window's end"
             hint = "check that the shipper still sends, or end the window where the job ended"
+        size = f"{(self.server.moved - moved) / 1e6:.1f} MB moved ({(self.server.received - received) / 1e6:.1f} MB unpacked)"
         answers.append(
             Answer(
-                "job", status, f"{detail}; {(self.server.received - received) / 1e6:.1f} MB moved", hint, where,
+                "job", status, f"{detail}; {size}", hint, where,
                 names[0] if names else "", lines, time.monotonic() - began,
             )
         )  # fmt: skip
         return found
+
+    def _whole(self, asked: Asked, found: Found, deadline: Deadline) -> tuple[list[Stream], list[str]]:
+        """Return all lines by stream, and what was wrong on the way; of more than may be fetched the first in time."""
+        if found.total <= self.most:
+            got = whole(asked, found, deadline, most=self.most, page=PAGE)
+            return got.streams(asked, found), got.trouble
+        wanted = asked.wanted(found)
+        some = pull(asked.server, asked.index, found.query, asked.fields, wanted, deadline, most=self.most, page=PAGE)
+        return streams_of(asked, found, some.rows), some.trouble
 
     def _written(
         self, folder: Folder, place: str, streams: Sequence[Stream], end: Deadline, trouble: list[str]
     ) -> tuple[list[str], int]:
         names: list[str] = []
         lines = 0
+        rest = [stream for stream in streams if not stream.entries and stream.rank is not None]
+        if rest:  # first: it is the shortest way to say the most
+            name = f"{place}/{REST}.log"
+            try:
+                if not folder.has(name):
+                    folder.write(name, b"".join(rest_text(rest, streams)))
+                names.append(name)
+            except FolderFull as error:
+                trouble.append(str(error))
+                return names, lines
+            streams = [stream for stream in streams if stream.entries or stream.rank is None]
         for stream in streams:
             if end.over:
                 trouble.append(f"the time was over when {len(names):,} of {len(streams):,} files were written")
@@ -259,12 +282,8 @@ class LogIndex:
             return
         found = Found(query, total, key=(_most_told(asked, query, total),), kernel=True)
         if total <= self.whole:
-            got = pull(
-                self.server, self.index, query, fields, asked.wanted(found), deadline,
-                most=self.most, slices=4 if total > 20_000 else 1,
-            )  # fmt: skip
-            trouble += got.trouble
-            streams = streams_of(asked, found, got.rows)
+            streams, more = self._whole(asked, found, deadline)
+            trouble += more
         else:
             streams, more, _ = pushed(asked, found, kernel_needles(), most=self.most // 2)
             trouble += more

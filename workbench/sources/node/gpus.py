@@ -33,13 +33,18 @@ def on_bus(world: World) -> list[dict[str, str]]:
     """
     found = []
     root = "/sys/bus/pci/devices"
-    for address in world.names(root):
+    addresses, gone = world.names(root), 0
+    for address in addresses:
         try:
-            if world.text(f"{root}/{address}/vendor").strip() != "0x10de":
+            vendor, kind = (world.text(f"{root}/{address}/{name}").strip() for name in ("vendor", "class"))
+        except Unread as error:
+            if error.ending == "missing" and gone + 1 < len(addresses):  # it went away meanwhile; all of them did not
+                gone += 1
                 continue
-            if not world.text(f"{root}/{address}/class").strip().startswith("0x03"):
-                continue
-        except Unread:  # it went away meanwhile
+            raise
+        if not re.fullmatch(r"0x[0-9a-f]{4}", vendor) or not re.fullmatch(r"0x[0-9a-f]{6}", kind):
+            raise Unread("garbage", f"{root}/{address} does not say what it is")
+        if vendor != "0x10de" or not kind.startswith("0x03"):
             continue
         driver = world.path(f"{root}/{address}/driver")
         found.append({"pci": pci(address) or address, "driver": driver.resolve().name if driver.exists() else ""})
@@ -79,6 +84,9 @@ def said_by(document: Mapping[str, Any]) -> str:
 
 def _nvml(world: World, deadline: Deadline) -> NodeGpus:
     document = _document(world, deadline)
+    if document["ending"] == "whole" and document.get("count") is None:
+        why = (document["why_not"].get("count") or {}).get("error") or "not told"
+        raise Unread("exit", f"NVML cannot say how many GPUs there are: {why}", "see the kernel log for NVRM")
     if document["ending"] == "whole":
         return from_nvml(document)
     ending = _NVML_ENDINGS.get(document["ending"], "garbage")

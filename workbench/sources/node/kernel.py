@@ -129,6 +129,11 @@ def _windowed(stamped: Sequence[tuple[float | None, bytes]], since: float, until
     return kept or earlier
 
 
+def _torn(out: bytes) -> bool:
+    """Whether a log's text was cut off: it is printed oldest first and line by line."""
+    return bool(out) and not out.endswith(b"\n")
+
+
 # ---- the ring buffer
 
 
@@ -196,7 +201,8 @@ def read_dmesg(since: float, until: float, deadline: Deadline, *, env: Mapping[s
             stamped = [(_moment(line, 0.0, time.time()), line) for line in lines]
             reach = next((moment for moment, _ in stamped if moment is not None), None)
             kept = lines if reach is None else _windowed(stamped, since, until)
-            return Reading("dmesg", "ok", f"{len(lines):,} lines of the ring buffer", ran.asked, kept, reach)
+            status, note = ("partial", "; the last of them is torn: the newest are missing") if _torn(ran.out) else ("ok", "")
+            return Reading("dmesg", status, f"{len(lines):,} lines of the ring buffer{note}", ran.asked, kept, reach)
         said = f"dmesg {ran.sentence}" if not ran.ok else "dmesg printed nothing"
         if ran.ending == "time-out":
             return Reading("dmesg", "failed", said, ran.asked)
@@ -232,6 +238,8 @@ def read_journal(
         return Reading("journal", "failed", f"journalctl {ran.sentence}", ran.asked)
     lines = [line for line in ran.out.splitlines() if not line.startswith(b"-- ")]
     status, note = ("ok", "") if ran.ok else ("partial", f"; it {ran.sentence}")
+    if ran.ok and _torn(ran.out):
+        status, note = "partial", "; the last of them is torn: the newest are missing"
     if not lines and ran.ok:
         before = run(
             [*ask, "--quiet", window[0].replace("--since", "--until"), f"--lines={_BEFORE}"], seconds=deadline.left(15.0), env=env

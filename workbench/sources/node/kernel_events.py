@@ -17,6 +17,8 @@ __all__ = ["KernelLog"]
 
 _SPAN = 7 * 86400.0  # a week at least: Xids that recur are worth more than one
 _LONGEST = 60 * 86400.0  # what happened since the last boot counts, but nobody wants to read the log of a year every minute
+_SINCE_BOOT = re.compile(rb"(?:<\d+>)?\[ *\d+\.\d+\] ")  # an old dmesg: seconds since boot, no date
+_OLDEST_FIRST = ("journal", "dmesg")  # programs that print the newest last: what is cut off is what just happened
 _EARLY = 300.0  # seconds after boot within which a log's first line means that it has all of this boot: syslog starts late, clocks step
 
 # A firewall or a USB device that logs every second makes a million lines a month, and a check has a second of CPU a minute.
@@ -76,6 +78,13 @@ def _kernel(world: World, deadline: Deadline) -> KernelLog:
     for reading in places(since, now + 60, deadline, root=str(world.root), env=world.env or None):
         if not reading.usable:
             said.append(f"{reading.place}: {reading.detail}")
+            continue
+        if reading.status == "partial" and reading.place in _OLDEST_FIRST:
+            said.append(f"{reading.place}: {reading.detail}")
+            continue
+        if reading.reach is None and not any(_SINCE_BOOT.match(line) for line in reading.lines):
+            # an empty file, another program's text: nothing in it is no sign that nothing happened
+            said.append(f"{reading.place}: {len(reading.lines):,} lines, none of them stamped as a kernel's are")
             continue
         if best is None or (reading.reach is not None and (best.reach is None or reading.reach < best.reach)):
             best = reading

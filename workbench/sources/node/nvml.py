@@ -110,6 +110,8 @@ def _assembled(document: dict[str, Any], ran: Ran) -> dict[str, Any]:
         words = {"hang": f"no answer within {ran.seconds:.1f} s", "crash": replace(ran, out=b"").sentence}
         if document["ending"] == "hang" and ran.stuck:
             words["hang"] += ", and SIGKILL did not end the process that asked"
+        if ran.ok:
+            words["garbage"] = "the process that asked ended before it had told everything"
         where = f" in {asking['call']}" if asking and document["ending"] in words else ""
         document["error"] = {"code": None, "error": words.get(document["ending"], ran.sentence) + where}
         document["hung"] = asking if document["ending"] == "hang" else None

@@ -276,19 +276,26 @@ class _Gpu:
         mode = self.put("mig.mode", mig)
         if not mode or not mode["current"]:
             return
+        most = self.put("mig.most", lambda: self.ask("nvmlDeviceGetMaxMigDeviceCount"))
+        if most is not None:  # else: mig.most says why, and no list is not an empty one
+            self.put("mig.instances", lambda: self._instances(min(int(most), 64)))
+
+    def _instances(self, most: int) -> list[dict[str, Any]]:
         instances = []
-        for place in range(min(int(self.put("mig.most", lambda: self.ask("nvmlDeviceGetMaxMigDeviceCount")) or 0), 64)):
+        for place in range(most):
             try:
                 handle = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", place)
-                instances.append({"index": place, "uuid": _plain(self.library.call("nvmlDeviceGetUUID", handle))})
-                for key, name in (
-                    ("gpu_instance", "nvmlDeviceGetGpuInstanceId"),
-                    ("compute_instance", "nvmlDeviceGetComputeInstanceId"),
-                ):
-                    instances[-1][key] = self.library.call(name, handle)
-            except _Failed:  # a place without an instance
-                continue
-        self.put("mig.instances", lambda: instances)
+            except _Failed as failed:
+                if failed.code in (2, 6):  # a place without an instance
+                    continue
+                raise
+            instances.append({"index": place, "uuid": _plain(self.library.call("nvmlDeviceGetUUID", handle))})
+            for key, name in (
+                ("gpu_instance", "nvmlDeviceGetGpuInstanceId"),
+                ("compute_instance", "nvmlDeviceGetComputeInstanceId"),
+            ):
+                instances[-1][key] = self.library.call(name, handle)
+        return instances
 
     def _fabric(self) -> None:
         def newest() -> dict[str, Any]:
@@ -341,6 +348,9 @@ class _Gpu:
                         return
                     break
                 links.append({"link": link, "active": None, "code": failed.code, "error": failed.error})
+                if len(links) == 3 and all(one["active"] is None for one in links):  # it is not the links that do not answer
+                    self.put("nvlink", lambda failed=failed: _raise(failed))  # type: ignore[misc]
+                    return
                 continue
             links[-1] |= self._link_errors(link)
         self.put("nvlink", lambda: links)
@@ -357,6 +367,15 @@ class _Gpu:
             self.lost += failed.code == _LOST
         return {}
 
+    def _newest(self, name: str) -> Any:
+        """Ask by the newest form that this driver has: pynvml itself only knows one of them for a name without a number."""
+        try:
+            return self.ask(f"{name}_v3")
+        except _Failed as failed:
+            if failed.code != _MISSING:
+                raise
+        return self.ask(f"{name}_v2")  # before R510
+
     def _processes(self) -> None:
         found: list[dict[str, Any]] = []
 
@@ -364,7 +383,7 @@ class _Gpu:
             for kind, name in (("C", "nvmlDeviceGetComputeRunningProcesses"), ("G", "nvmlDeviceGetGraphicsRunningProcesses")):
                 found.extend(
                     {"pid": int(process.pid), "type": kind, "memory": process.usedGpuMemory}
-                    for process in list(self.ask(name))[:_MOST_PROCESSES]
+                    for process in list(self._newest(name))[:_MOST_PROCESSES]
                 )
             return found
 

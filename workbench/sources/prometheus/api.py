@@ -15,7 +15,17 @@ from urllib.parse import quote as in_path
 from workbench.errors import SourceError
 from workbench.sources.contract import Deadline
 from workbench.sources.prometheus.http import Http, QueryError, each
-from workbench.sources.prometheus.query import MOST_POINTS, Matrix, choose_step, chunks, duration, join, split_matrix, vector
+from workbench.sources.prometheus.query import (
+    MOST_POINTS,
+    Grid,
+    Matrix,
+    choose_step,
+    chunks,
+    duration,
+    join,
+    split_matrix,
+    vector,
+)
 
 __all__ = ["FLAVOURS", "Api", "Build"]
 
@@ -120,7 +130,10 @@ class Api:
             if isinstance(result, BaseException):
                 raise result
             parts[number] = result
-        return join([part for part in parts if part is not None])
+        whole = join([part for part in parts if part is not None])
+        if plan:
+            whole.grid = Grid(plan[0].start, step, round((plan[-1].end - plan[0].start) / step) + 1)
+        return whole
 
     def raw(
         self, selector: str, since: float, until: float, interval: float, deadline: Deadline, timeout: float = 30.0

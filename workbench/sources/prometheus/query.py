@@ -19,6 +19,7 @@ from workbench.sources.prometheus.http import QueryError, refused, shown
 __all__ = [
     "MOST_POINTS",
     "Chunk",
+    "Grid",
     "Matrix",
     "any_of",
     "choose_step",
@@ -140,6 +141,14 @@ def chunks(since: float, until: float, step: float, most: int = MOST_POINTS) -> 
     return [Chunk(at * step, min(at + most - 1, last) * step) for at in range(first, last + 1, most)]
 
 
+class Grid(NamedTuple):
+    """The points of a range query: the first, how far apart, how many; seconds."""
+
+    start: float
+    step: float
+    points: int
+
+
 # -- answers --------------------------------------------------------------------------------------------------------------
 
 
@@ -156,12 +165,15 @@ class Matrix:
         Series that are native histograms; they have no samples here.
     notes : list of str
         The server's warnings and infos, and its word that the answer is partial.
+    grid : Grid, optional
+        The only moments at which a sample can stand, when they are known: those of a range query.
     """
 
     series: dict[bytes, bytes] = field(default_factory=dict)
     histograms: int = 0
     notes: list[str] = field(default_factory=list)
     warned: bool = False
+    grid: Grid | None = None
 
     def labels(self) -> Iterator[tuple[dict[str, str], bytes]]:
         """Yield labels and samples of each series."""
@@ -207,21 +219,23 @@ def split_matrix(body: bytes, query: str = "") -> Matrix:
     # inside a JSON string every quote is escaped, so these byte sequences are structure wherever they stand
     parts = body.split(_METRIC)
     head = parts[0]
-    if len(parts) == 1 or b'"histogram' in body or not head.endswith(b'"result":['):
+    if len(parts) == 1 or not head.endswith(b'"result":['):
         return _parsed(body, query)
+    tail = parts[-1]
+    end = tail.find(b"]]", tail.find(_VALUES))
+    parts[-1] = tail[: end + 3] + b","  # with the brace that closes the series, so that it looks like the others
     matrix = Matrix()
-    end = -1
     for part in parts[1:]:
         at = part.find(_VALUES)
-        end = part.find(b"]]", at)
         start = at + len(_VALUES)
-        if at < 0 or end < 0 or part[start : start + 1] != b"[" or (part is not parts[-1] and part[end + 2 :] != b"},"):
+        # a colon after the values would be another member, such as the native histograms of a series that has both
+        if at < 0 or part[start : start + 1] != b"[" or not part.endswith(b"]]},") or part.find(b":", start) >= 0:
             return _parsed(body, query)
-        labels, samples = part[:at], part[start : end + 1]
+        labels, samples = part[:at], part[start:-3]
         known = matrix.series.get(labels)
         matrix.series[labels] = samples if known is None else known + b"," + samples
     try:
-        envelope = json.loads(head + parts[-1][end + 3 :])  # after ]] and the brace that closes the series
+        envelope = json.loads(head + tail[end + 3 :])
     except ValueError:
         return _parsed(body, query)
     _envelope(envelope, matrix, query)

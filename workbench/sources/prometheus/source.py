@@ -11,22 +11,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from threading import Event, Semaphore
 from typing import TYPE_CHECKING, Any
 
-from workbench.sources.contract import Answer, Deadline, Folder, Reach, Scope
+from workbench.sources.contract import Answer, Deadline, Folder, Reach, Scope, SourceTimeout
 from workbench.sources.prometheus.api import Api
 from workbench.sources.prometheus.collect import Collection, failure
 from workbench.sources.prometheus.http import Http, each
 from workbench.sources.prometheus.jobs import GPU_NAMES, NODE_LABELS, POD_LABELS, SPACE_LABELS, anchor_of, by_labels
-from workbench.sources.prometheus.query import any_of, choose_step, equals, literal, quote, selector
+from workbench.sources.prometheus.query import Matrix, any_of, choose_step, equals, literal, quote, selector
 from workbench.sources.prometheus.session import connect
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from workbench.sources.prometheus.frame import Told
+
 __all__ = ["Prometheus"]
 
-AHEAD = 2  # answers fetched while one is turned into a frame: more only wait in memory
+AHEAD = 3  # answers in memory: one is turned into a frame, the next are fetched
 
 
 class Prometheus:
@@ -87,6 +90,7 @@ class Prometheus:
         more = {**dict(headers or {}), **({"X-Scope-OrgID": tenant} if tenant else {})}
         self.api = Api(Http(server, headers=more, params=params), flavour)
         self.job_label = job_label or ""
+        self._told: Told | None = None  # the next field has the same series
 
     # -- the source -------------------------------------------------------------------------------------------------------
 
@@ -202,18 +206,33 @@ class Prometheus:
     def _each_frame(
         self, queries: Sequence[str], start: datetime | float, end: datetime | float, step: float | None, timeout: float
     ) -> Iterator[tuple[str, pd.DataFrame]]:
-        from workbench.sources.prometheus.frame import matrix_frame
+        from workbench.sources.prometheus.frame import Told, matrix_frame
 
+        self._told = self._told or Told()
         since, until = _seconds(start), _seconds(end)
         if until < since:
             raise ValueError("the end is before the start")
         width = step or choose_step(since, until)
         deadline = Deadline(timeout)
-        calls = [lambda query=query: self.api.range(query, since, until, width, deadline, timeout) for query in queries]
-        for number, result in each(calls, deadline, threads=AHEAD):
-            if isinstance(result, BaseException):
-                raise result
-            yield queries[number], matrix_frame([result], queries[number])
+        room, over = Semaphore(AHEAD), Event()
+
+        def fetch(query: str) -> Matrix:
+            if not room.acquire(timeout=deadline.left()) or over.is_set():
+                raise SourceTimeout("not asked for: the answers before it took all the time")
+            return self.api.range(query, since, until, width, deadline, timeout)
+
+        calls = [lambda query=query: fetch(query) for query in queries]
+        try:
+            for number, result in each(calls, deadline, threads=AHEAD - 1):
+                if isinstance(result, BaseException):
+                    raise result
+                frame = matrix_frame([result], queries[number], self._told)
+                del result
+                room.release()
+                yield queries[number], frame
+        finally:
+            over.set()
+            room.release(AHEAD)
 
 
 def _seconds(moment: datetime | float) -> float:

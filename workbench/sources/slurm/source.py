@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -34,6 +35,9 @@ FORMS = ("auto", "text", "json")
 MARGIN = 120.0
 # From this major release on, numbers and exit codes of --json are right; 22.05 calls every code SUCCESS.
 _JSON_FROM = 23
+# sacct and sacctmgr where AccountingStorageType names no slurmdbd
+_NO_ACCOUNTS = re.compile(rb"accounting storage is disabled|not running a supported accounting_storage plugin")
+_EVENT = "NodeName,TimeStart,TimeEnd,State,Reason,User"
 _PLACES = 30_000  # characters of a node list in one command line
 # what triage uses, and a person beside it; releases know different ones, so sacct is asked which it has
 _ACCOUNT = (
@@ -88,9 +92,11 @@ class Slurm:
         return self._version
 
     def fields(self, deadline: Deadline) -> frozenset[str]:
-        """Return the fields that this release's sacct can print; empty when it does not tell."""
+        """Return the fields that this release's sacct can print; empty when it does not tell, `SourceTimeout` when it hangs."""
         if not self._fields:
             ran = self.ask("sacct", "--helpformat", deadline=deadline)
+            if ran.ending == "time-out":  # it connects to slurmdbd for that, too
+                raise _error(ran, "sacct --helpformat")
             known = frozenset(ran.text.split()) if ran.ok else frozenset()
             self._fields = known if "JobID" in known else frozenset()
         return self._fields
@@ -120,10 +126,22 @@ class Slurm:
             Slurm did not answer; `SourceUnavailable` when it is not there, `SourceTimeout` when it was too slow.
         """
         for by_name in (False, True) if is_number(scope.job) else (True,):  # a name may look like a number
-            rows = self._accounts(scope, deadline, by_name)
+            rows: list[Allocation] = []
+            error: SourceError | None = None
+            try:
+                # a third of the time is slurmctld's, should slurmdbd hang
+                rows = self._accounts(scope, Deadline(deadline.left(30.0) * 2 / 3), by_name)
+            except SourceUnavailable:
+                raise
+            except SourceError as failure:  # slurmdbd is down or too slow: what runs or ended just now, slurmctld knows as well
+                error = failure
+                with suppress(SourceError):
+                    rows = self._remembered(scope, deadline, by_name)
             taken, others = chosen(rows, scope.job, scope.since, scope.until, scope.attempt, by_name=by_name)
             if taken:
                 return taken, others
+            if error is not None:
+                raise error
         return [], []
 
     def _accounts(self, scope: Scope, deadline: Deadline, by_name: bool) -> list[Allocation]:
@@ -145,7 +163,7 @@ class Slurm:
         )  # fmt: skip
         if ran.ok:
             return from_table(ran.text, fields)
-        if ran.ending == "exit" and re.search(rb"accounting storage is disabled", ran.err + ran.out):
+        if ran.ending == "exit" and _NO_ACCOUNTS.search(ran.err + ran.out):
             return self._remembered(scope, deadline, by_name)
         raise _error(ran, "sacct")
 
@@ -185,8 +203,8 @@ class Slurm:
         """
         Write accounting, job, nodes and node states as Slurm prints them, and the job's output files where they can be read.
 
-        Files are ``slurm/sacct.txt`` (or ``.json``), ``slurm/scontrol-job.txt``, ``slurm/scontrol-node.txt``, ``slurm/sinfo.txt`` and
-        ``logs/…``; times in them are UTC.
+        Files are ``slurm/sacct.txt`` (or ``.json``), ``slurm/scontrol-job.txt``, ``slurm/scontrol-node.txt``, ``slurm/sinfo.txt``,
+        ``slurm/node-events.txt`` and ``logs/…``; times in them are UTC.
         """
         begun = time.monotonic()
         try:
@@ -227,6 +245,7 @@ class Slurm:
             job_and_logs,
             lambda: self._nodes(nodes, taken, folder, deadline),
             lambda: self._states(nodes, taken, folder, deadline),
+            lambda: self._troubles(nodes, scope, folder, deadline),
         ]
         # side by side: a controller that hangs costs its time once, and slurmdbd may be well
         with ThreadPoolExecutor(len(steps), "workbench-slurm") as pool:
@@ -296,11 +315,29 @@ class Slurm:
         if folder.has(name):
             return [Answer("slurm", "ok", "the node states were collected before", file=name)]
         partition = taken[-1].partition
-        options = [f"--nodes={place}" for place in _chunks(nodes)] or ([f"--partition={partition}"] if partition else [])
-        argv = ["sinfo", "--all", "--Node", "--format=%N|%T|%E|%u|%H"]
-        rans = [self.ask(*argv, option, deadline=deadline) for option in options] or [self.ask(*argv, deadline=deadline)]
+        argv = ["sinfo", "--Node", "--format=%N|%T|%E|%u|%H"]
+        # --all shows hidden partitions, too; beside the name of one sinfo refuses it
+        options = [["--all", f"--nodes={place}"] for place in _chunks(nodes)] or [
+            [f"--partition={partition}"] if partition else ["--all"]
+        ]
+        rans = [self.ask(*argv, *option, deadline=deadline) for option in options]
         empty = lambda out: out.strip().count(b"\n") < 1  # noqa: E731  # its header alone
         return [self._written(_joined(rans, unique=True), f"the node states{_as_now(taken)}", name, folder, empty)]
+
+    def _troubles(self, nodes: Sequence[str], scope: Scope, folder: Folder, deadline: Deadline) -> list[Answer]:
+        """Write when and why nodes were down or drained: slurmctld knows that of now only, slurmdbd also of then."""
+        name = "slurm/node-events.txt"
+        if not nodes or folder.has(name):
+            return [Answer("slurm", "ok", "the nodes' troubles were collected before", file=name)] if nodes else []
+        words = ["sacctmgr", "--parsable2", "show", "event", f"format={_EVENT}"]
+        window = [f"start={_stamp(scope.since)}", f"end={_stamp(scope.until)}"]
+        rans = [self.ask(*words, f"nodes={place}", *window, deadline=deadline) for place in _chunks(nodes)]
+        ran = _joined(rans, unique=True)
+        if not ran.ok and _NO_ACCOUNTS.search(ran.err + ran.out):
+            return []  # said already, where the job was looked for
+        if ran.ok and ran.out.count(b"\n") == 1 and ran.out.startswith(b"NodeName|"):
+            return [Answer("slurm", "ok", "no node of the job was down or drained then", asked=ran.asked, seconds=ran.seconds)]
+        return [self._written(ran, "the nodes' troubles", name, folder, lambda out: b"\n" not in out.strip())]
 
     def _with_paths(self, taken: Sequence[Allocation], folder: Folder, deadline: Deadline) -> list[Allocation]:
         """Add the paths of the output files that scontrol or the batch script told, where sacct keeps none."""
@@ -338,7 +375,8 @@ def _as_now(taken: Sequence[Allocation]) -> str:
     ends = [row.end for row in taken]
     last = max((end for end in ends if end is not None), default=None)
     hours = (time.time() - last) / 3600 if last is not None and None not in ends else 0.0
-    return f" as they are now, {hours:.0f} h after the job ended" if hours >= 1 else ""
+    ago = f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} days"
+    return f" as they are now, {ago} after the job ended" if hours >= 1 else ""
 
 
 def _stamp(moment: float) -> str:
