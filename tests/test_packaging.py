@@ -118,6 +118,10 @@ def test_the_wheel_holds_what_it_needs_and_no_more(tmp_path: Path) -> None:
         "report/templates/report.css",
         "catalog/xid.csv",
         "sources/kubernetes/rbac.yaml",
+        "sources/kubernetes/rbac-writer.yaml",
+        "deploy/daemonset.yaml",
+        "deploy/npd.json",
+        "deploy/slurm.sh",
         "catalog/__init__.py",
     ):
         assert f"workbench/{name}" in names

@@ -16,6 +16,14 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     return build(tmp_path_factory.mktemp("nvml"))
 
 
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder for whatever runs the command: never this machine's own."""
+    folder = tmp_path / "state-of-the-command"
+    monkeypatch.setenv("WORKBENCH_HEALTH_STATE", str(folder))
+    return folder
+
+
 @pytest.fixture
 def node(tmp_path: Path, library: str) -> Node:
     """A healthy node with eight H100."""

@@ -55,7 +55,7 @@ def test_each_form_and_its_exit_code(form: str, capsys: pytest.CaptureFixture[st
     code = main(["check", "gpu-count", "-o", form, "--node", "gpu-7"])
     out = capsys.readouterr().out
     # more GPUs than any machine has; where the bus cannot be read it is not known
-    assert code in (2, 3)
+    assert code in ((1, 2) if form == "npd" else (2, 3))  # node-problem-detector has numbers of its own
     if form == "json":
         told = json.loads(out)
         assert told["schema"] == "workbench.findings/1"

@@ -425,3 +425,22 @@ def test_importing_costs_nothing() -> None:
     """The client's two hundred modules are imported when a server is asked."""
     code = "import sys, workbench.sources.kubernetes.source; sys.exit(any(name == 'kubernetes' or name.startswith(('kubernetes.', 'urllib3', 'pandas')) for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_the_doctor_names_nodes_whose_checker_died(tmp_path: Path) -> None:
+    """Conditions that nobody renews say how a node was."""
+    cluster = Cluster()
+    for number, ago in ((0, 7200.0), (1, 60.0)):
+        ours = {
+            "type": "WorkbenchNodeUnfit",
+            "status": "False",
+            "reason": "NodeFit",
+            "message": "",
+            "lastHeartbeatTime": stamp(ago),
+        }
+        cluster.nodes[number]["status"]["conditions"].append(ours)
+    with FaultServer(cluster) as server:
+        lines = Kubernetes(kubeconfig(tmp_path, server.url)).examine(Deadline(10))
+    (line,) = [one for one in lines if one.item == "age of our conditions"]
+    assert line.status == "warning"
+    assert re.search(r"1 nodes, for 2\.\d h at most: gpu-0$", line.detail)

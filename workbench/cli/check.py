@@ -5,12 +5,22 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["add_arguments", "run"]
+from workbench.cli import exits
+from workbench.errors import WorkbenchError
+
+if TYPE_CHECKING:
+    from workbench.health.finding import Finding
+
+__all__ = ["add_arguments", "code_of", "look", "run"]
 
 # Nagios's numbers, which Slurm's and Kubernetes' helpers read, too
 _CODES = {"not-applicable": 0, "ok": 0, "warning": 1, "unknown": 3, "critical": 2}  # worst last
+# node-problem-detector's custom plugin protocol has three: 0 OK, 1 NonOK, all others Unknown (pkg/custompluginmonitor/plugin/plugin.go);
+# a warning is no problem of the node there
+_NPD = {"not-applicable": 0, "ok": 0, "warning": 0, "unknown": 2, "critical": 1}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--context",
         choices=("allocation", "running", "idle"),
-        default="allocation",
-        help="before a job gets the node (default), while one runs (disturbs nothing), between jobs (may use the GPUs)",
+        help="before a job gets the node (default), while one runs (disturbs nothing; default with --watch), between jobs (may use the GPUs)",
     )
     parser.add_argument(
         "-o", "--output", choices=("table", "json", "nagios", "npd", "prom"), default="table", help="default: table"
@@ -38,7 +47,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="do not look at this node: say what the checks make of kept kernel logs and outputs of nvidia-smi, NVML and dcgmi",
     )
-    parser.add_argument("--node", help="this node's name; default its host name")
+    parser.add_argument("--node", help="this node's name; default its host name, in a pod that publishes $NODE_NAME")
+    parser.add_argument("--root", metavar="DIR", default="/", help="where the host's / is mounted, in a container; default /")
+    parser.add_argument("--state", metavar="DIR", help="folder of what earlier runs saw; default the setting health.state")
+    parser.add_argument("--no-state", action="store_true", help="judge by this run alone, and keep nothing of it")
+    parser.add_argument(
+        "--forget",
+        action="store_true",
+        help="first forget what earlier runs saw (of the named checks; default all): it was mended, or never so",
+    )
+    parser.add_argument(
+        "--publish",
+        metavar="WHERE",
+        action="append",
+        default=[],
+        help="kubernetes: conditions, events and a label of this node; textfile=PATH: for node-exporter; may be given twice",
+    )
+    parser.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        type=float,
+        help="check again and again, about every so many seconds, until SIGTERM; then what was published is taken back",
+    )
     parser.add_argument(
         "--seconds",
         type=float,
@@ -70,11 +100,20 @@ def run(options: argparse.Namespace) -> int:
     """Check this node, print the findings, return the code of the node's status."""
     from workbench.config import load_config
     from workbench.health import fitness
-    from workbench.health import run as run_checks
     from workbench.report.findings import FORMATS
 
     config = load_config(options.config, profile=options.profile, flags={})
     settings = config.section("health")
+    if (options.publish or options.watch is not None) and (options.checks or options.kept or options.explain or options.pairs):
+        raise _Usage(
+            "only a run of all checks can be published or watched: what was not looked at would be taken for not there",
+            hint="leave out the names of checks; health.optional names those that do not count",
+        )
+    if options.watch is not None or options.publish:
+        from workbench.cli import publishing
+
+        return publishing.run(options, config)
+    options.context = options.context or "allocation"
     if options.explain:
         return _explain(options, settings)
     if options.kept:
@@ -83,9 +122,45 @@ def run(options: argparse.Namespace) -> int:
         from workbench.cli.check_pairs import run_pairs
 
         return _CODES[run_pairs(options)]
-    findings = run_checks(options.context, node=options.node, only=options.checks, seconds=options.seconds, settings=settings)
+    findings = look(options, settings)
     sys.stdout.write(FORMATS[options.output](findings, verbose=options.verbose))
-    return _CODES[fitness(findings)]
+    return code_of(fitness(findings), options.output)
+
+
+class _Usage(WorkbenchError):
+    exit_code = exits.USAGE
+
+
+def code_of(status: str, output: str) -> int:
+    """Return the exit code of a node's status: Nagios's, or what node-problem-detector expects of a plugin."""
+    return (_NPD if output == "npd" else _CODES)[status]
+
+
+def look(options: argparse.Namespace, settings: Mapping[str, Any], *, node: str | None = None) -> list[Finding]:
+    """Return the findings of one run, and say on stderr when its history was lost."""
+    from workbench.cli.entry import complain
+    from workbench.health import run as run_checks
+    from workbench.health.history import FOLDER
+    from workbench.health.state import CHECK, forget
+    from workbench.sources.node.world import World
+
+    world = World(root=Path(options.root), settings=dict(settings))
+    state = None if options.no_state else str(options.state or settings.get("state") or FOLDER)
+    if options.forget and state is not None:
+        forget(world.path(str(Path(state).absolute())), options.checks)
+        options.forget = False  # once, not in each round of --watch
+    findings = run_checks(
+        options.context,
+        node=node or options.node,
+        only=options.checks,
+        seconds=options.seconds,
+        world=world,
+        state=state,
+    )
+    for one in findings:
+        if one.check == CHECK:
+            complain(f"history: {one.summary}", hint=one.hint)
+    return findings
 
 
 def _kept(options: argparse.Namespace, settings: Mapping[str, Any]) -> int:
@@ -126,7 +201,7 @@ def _explain(options: argparse.Namespace, settings: Mapping[str, Any]) -> int:
 
     if options.checks != ["xid"]:
         raise ConfigError("only one check can be explained", hint="workbench check xid --explain")
-    readings = read(("kernel", "gpus", "machine"), World(settings=settings), options.seconds)
+    readings = read(("kernel", "gpus", "machine"), World(root=Path(options.root), settings=settings), options.seconds)
     kernel, machine = readings["kernel"], readings["machine"].value
     if not kernel.usable:
         sys.stdout.write(clean(f"no kernel log could be read, so nobody knows: {kernel.detail}") + "\n")

@@ -1,4 +1,4 @@
-"""Turn `workbench config show` into all settings with the place that decided each, `config rbac` into the Kubernetes rights to grant."""
+"""Turn `workbench config show` into all settings with the place that decided each, and the other words into what a site deploys."""
 
 from __future__ import annotations
 
@@ -7,18 +7,35 @@ import sys
 
 from workbench.cli import exits
 from workbench.cli.live import add_site, config_of
+from workbench.errors import WorkbenchError
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["SHIPPED", "add_arguments", "run"]
+
+# word → package and file
+SHIPPED = {
+    "rbac": ("workbench.sources.kubernetes", "rbac.yaml"),
+    "rbac --writer": ("workbench.sources.kubernetes", "rbac-writer.yaml"),
+    "daemonset": ("workbench.deploy", "daemonset.yaml"),
+    "npd": ("workbench.deploy", "npd.json"),
+    "slurm": ("workbench.deploy", "slurm.sh"),
+}
+
+
+class _Usage(WorkbenchError):
+    exit_code = exits.USAGE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "action",
-        choices=("show", "rbac"),
-        metavar="show|rbac",
-        help="show: list all settings, without secrets; rbac: print the Kubernetes account that may read what triage needs, and no more",
+        choices=("show", "rbac", "daemonset", "npd", "slurm"),
+        metavar="show|rbac|daemonset|npd|slurm",
+        help="show: list all settings, without secrets; rbac: print the Kubernetes account that may read what triage needs, and no more; "
+        "daemonset: print what checks every node; npd: print a monitor for node-problem-detector; "
+        "slurm: print a health program, prolog and epilog",
     )
+    parser.add_argument("--writer", action="store_true", help="with rbac: the account that may show how nodes are, and no more")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
     add_site(parser)
 
@@ -27,11 +44,15 @@ def run(options: argparse.Namespace) -> int:
     """Print every setting, its value and its origin."""
     from workbench.config import SETTINGS
 
-    if options.action == "rbac":
+    word = f"{options.action} --writer" if options.writer else options.action
+    if word in SHIPPED:
         from importlib.resources import files
 
-        sys.stdout.write((files("workbench.sources.kubernetes") / "rbac.yaml").read_text(encoding="utf-8"))
+        package, name = SHIPPED[word]
+        sys.stdout.write((files(package) / name).read_text(encoding="utf-8"))
         return exits.OK
+    if options.writer:
+        raise _Usage("only rbac has a --writer", hint="workbench config rbac --writer")
     config = config_of(options)
     rows = config.shown()
     meanings = {setting.key: setting.meaning for setting in SETTINGS}

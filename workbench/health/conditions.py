@@ -9,14 +9,16 @@ from datetime import UTC, datetime
 
 from workbench.catalog import table
 from workbench.health.finding import STATUSES, Finding
+from workbench.parse.kubernetes_reasons import STALE_AFTER
+from workbench.sources.kubernetes.errors import words
 
-__all__ = ["FIT", "HEARTBEAT", "STALE_AFTER", "NodeCondition", "conditions_of", "is_stale", "to_write"]
+__all__ = ["FIT", "HEARTBEAT", "STALE_AFTER", "NodeCondition", "camel", "conditions_of", "is_stale", "to_write"]
 
 FIT = "WorkbenchNodeUnfit"
 # kubelet and node-problem-detector renew theirs every five minutes: unchanged ones are written no oftener, since each write of a node wakes
 # everyone who watches nodes
 HEARTBEAT = 300.0
-STALE_AFTER = 3 * HEARTBEAT  # three heartbeats missed: nobody checks any more, and what stands there is not known
+assert STALE_AFTER >= 3 * HEARTBEAT  # two that were lost are no dead checker
 _MESSAGE = 512  # characters; a condition is a headline, the findings have the rest
 
 
@@ -71,7 +73,8 @@ def _moment(text: object) -> float:
         return 0.0
 
 
-def _camel(code: str) -> str:
+def camel(code: str) -> str:
+    """Return a code as the one word that Kubernetes wants for a reason."""
     return "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", code) if word)
 
 
@@ -114,14 +117,14 @@ def _condition(name: str, findings: Sequence[Finding], healthy: str, now: float)
     if not findings:
         return NodeCondition(name, "Unknown", "NothingChecked", "no check applied to this node", now, now)
     if not bad:
-        return NodeCondition(name, "False", healthy, f"{len(findings)} findings, none that makes the node unfit", now, now)
+        return NodeCondition(name, "False", healthy, "nothing was found that makes the node unfit", now, now)
     first = bad[0]
-    who = f"GPU {first.gpu.index}: " if first.gpu and first.gpu.index is not None else f"{first.part}: " if first.part else ""
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    message = f"{first.check}: {who}{first.summary}"
+    # logs are hostile, and what the server would store otherwise than we sent would differ from what we want for ever
+    message = words(f"{first.check}: {first.who}{first.summary}", 4096).encode("utf-8", "replace").decode()
     message = (message if len(message) + len(more) <= _MESSAGE else message[: _MESSAGE - len(more) - 1] + "…") + more
     return NodeCondition(
-        name, "True" if first.status == "critical" else "Unknown", _camel(first.code) or _camel(first.check), message, now, now
+        name, "True" if first.status == "critical" else "Unknown", camel(first.code) or camel(first.check), message, now, now
     )
 
 

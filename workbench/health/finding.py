@@ -81,6 +81,13 @@ class Finding:
         """Whether the node must not get a job because of it."""
         return self.required and self.status in ("critical", "unknown")
 
+    @property
+    def who(self) -> str:
+        """Of whom it speaks, as the begin of a sentence: ``GPU 3: ``; empty for the node."""
+        if self.gpu is not None and self.gpu.index is not None:
+            return f"GPU {self.gpu.index}: "
+        return f"{self.part}: " if self.part else ""
+
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""
         return {

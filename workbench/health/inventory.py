@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from workbench.health.finding import Finding
 from workbench.parse.gpu_state import NodeGpus
+from workbench.sources.node.kept import reference
 
-__all__ = ["NAME", "changes", "inventory"]
+__all__ = ["NAME", "changes", "inventory", "next_inventory", "whole"]
 
 NAME = "gpus"  # of the state, see `workbench.health.history`
 
@@ -33,6 +35,53 @@ def inventory(gpus: NodeGpus, *, boot_id: str, now: float) -> dict[str, Any]:
             for state in gpus.states
         ],
     }
+
+
+def whole(findings: Sequence[Finding], gpus: NodeGpus, expected: object = None) -> bool:
+    """
+    Tell whether these are the GPUs that the node should have, so that later boots may be compared with them.
+
+    All that are on the bus answer and tell their UUID. One that was here before and is not any more makes the node incomplete for as long
+    as the site does not say by ``health.gpus`` that so many are right: what does not come back after a boot must not be forgotten by it.
+
+    Parameters
+    ----------
+    findings : sequence of Finding
+        Of a run of ``gpu-count`` and ``gpu-inventory``.
+    gpus : NodeGpus
+        As they are now.
+    expected : number, optional
+        ``health.gpus``.
+    """
+    count = [one.status for one in findings if one.check == "gpu-count"]
+    if not gpus.states or not count or set(count) != {"ok"} or any(not one.gpu.uuid or one.lost for one in gpus.states):
+        return False
+    if any(one.code == "smi-index-gap" for one in findings):
+        return False
+    return expected == len(gpus.states) or not any(one.code == "gpu-gone" for one in findings)
+
+
+def next_inventory(kept: Mapping[str, Any] | None, now: Mapping[str, Any]) -> dict[str, Any] | None:
+    """
+    Return what to keep when the node was found whole; None when this boot's GPUs are kept already.
+
+    The list of the boot before stays the one to compare with until the next boot, so that a swapped GPU is told of for as long as the
+    node runs, not once.
+
+    Parameters
+    ----------
+    kept : mapping or None
+        What is there.
+    now : mapping
+        `inventory` of this boot.
+    """
+    if kept is None:
+        return dict(now)
+    before = reference(kept, str(now["boot_id"]))
+    following = kept.get("next")
+    if now["boot_id"] in (before.get("boot_id"), following.get("boot_id") if isinstance(following, Mapping) else None):
+        return None
+    return {"boot_id": before.get("boot_id"), "time": before.get("time"), "gpus": before["gpus"], "next": dict(now)}
 
 
 def _serial(value: object) -> str | None:

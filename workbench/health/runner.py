@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
@@ -21,6 +24,8 @@ __all__ = ["CONTEXTS", "SECONDS", "fitness", "judged", "read", "run"]
 
 SECONDS = 45.0  # for all that only looks, together: Slurm kills a HealthCheckProgram after 60 s
 _GRACE = 0.5  # seconds that a reader may need to give up after its deadline
+# (reading, root) → the thread that was left behind with it: who looks every minute must not leave one more each time
+_LEFT: dict[tuple[str, str], Thread] = {}
 # a program that does not go has 0.4 s after SIGTERM and as much after SIGKILL (`workbench.sources.command`): its reader is told an earlier
 # deadline, so that what hung is named by whoever asked it, and dead before we end
 _ENDING = 0.8
@@ -34,6 +39,7 @@ def run(
     seconds: float | None = None,
     world: World | None = None,
     settings: Mapping[str, Any] | None = None,
+    state: str | os.PathLike[str] | None = None,
 ) -> list[Finding]:
     """
     Check this node and return what was found, worst first.
@@ -53,6 +59,9 @@ def run(
         Where to look; default this machine.
     settings : mapping, optional
         The site's settings ``health.*`` by their last word.
+    state : path, optional
+        Folder of what earlier runs saw, as the node names it: with it findings last until they are mended, and some must be seen more than once
+        (`workbench.health.settle`); this run is kept there, too. Default: this run alone counts.
 
     Returns
     -------
@@ -75,10 +84,24 @@ def run(
     wanted = [one for one in known.values() if (one.id in only if only else context in one.contexts)]
     name = node or world.node
     names = dict.fromkeys(name for one in wanted for name in (*one.needs, *one.wants))
+    asked = [one.id for one in wanted]
+    if state is not None:
+        from workbench.health.settle import is_stuck
+        from workbench.health.state import needed, with_history
+
+        # without a choice what has stuck to other contexts' checks stands in the way of jobs, too
+        mine = asked if only else list(known)
+        world = replace(world, settings={**world.settings, "state": str(Path(state).absolute())})
+        folder = world.path(world.settings["state"])
+        names |= dict.fromkeys(needed(folder, mine))
     readings = read(names, world, seconds, context=context, readers=readers)
     findings: list[Finding] = []
     for one in wanted:
         findings += judged(one, name, context, readings, world)
+    if state is not None:
+        findings = with_history(findings, readings=readings, world=world, folder=folder, ran=asked, shown=mine, node=name)
+        required = {one.id: _as_configured(one, world).required for one in known.values()}
+        findings = [replace(one, required=required.get(one.check, one.required)) if is_stuck(one) else one for one in findings]
     findings.sort(key=lambda one: (-STATUSES.index(one.status), not one.required, one.check))
     return findings
 
@@ -144,7 +167,12 @@ def _at_once(readers: Sequence[Reader], world: World, seconds: float) -> dict[st
     begun = time.monotonic()
     waiting: dict[str, float] = {}
     out: dict[str, Reading] = {}
+    threads: dict[str, Thread] = {}
     for one in readers:
+        left = _LEFT.get((one.name, str(world.root)))
+        if left is not None and left.is_alive():
+            out[one.name] = Reading(one.name, "time-out", detail="an earlier look at it still waits for an answer")
+            continue
         limit = min(one.seconds, seconds)
         waiting[one.name] = begun + limit + _GRACE
 
@@ -154,7 +182,8 @@ def _at_once(readers: Sequence[Reader], world: World, seconds: float) -> dict[st
             except BaseException as error:  # a thread that ends without a word would look like one that hangs
                 done.put(Reading(reader.name, "garbage", detail=f"{type(error).__name__}: {error}"[:300]))
 
-        Thread(target=ask, name=f"reading-{one.name}", daemon=True).start()
+        threads[one.name] = Thread(target=ask, name=f"reading-{one.name}", daemon=True)
+        threads[one.name].start()
     while waiting:
         now = time.monotonic()
         for name, end in list(waiting.items()):
@@ -163,6 +192,7 @@ def _at_once(readers: Sequence[Reader], world: World, seconds: float) -> dict[st
                     name, "time-out", detail=f"no answer within {end - begun - _GRACE:.0f} s", seconds=now - begun
                 )
                 del waiting[name]
+                _LEFT[name, str(world.root)] = threads[name]
         if not waiting:
             break
         try:
@@ -195,8 +225,6 @@ def judged(one: Check, node: str, context: str, readings: Mapping[str, Reading],
 
 
 def _as_configured(one: Check, world: World) -> Check:
-    from dataclasses import replace
-
     if one.id in (world.settings.get("required") or ()):
         return replace(one, required=True)
     if one.id in (world.settings.get("optional") or ()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,11 +11,13 @@ from typing import Any
 
 from workbench.catalog import HERE, read_rows
 from workbench.errors import CatalogError
-from workbench.health.finding import Finding
+from workbench.health.finding import STATUSES, Finding
 
-__all__ = ["Past", "Persistence", "persistence", "settle"]
+__all__ = ["Past", "Persistence", "is_stuck", "persistence", "settle"]
 
 _KEPT = 64  # times of one finding that are kept
+# seconds that two strikes lie apart at least: what a prolog and a health program see in the same moment was seen once
+_APART = 30.0
 _FORGET = 30 * 86400.0  # seconds after which what was not seen again is dropped from the state
 
 
@@ -92,31 +94,77 @@ class Past:
     boot : str
         Boot id of the last run.
     seen : dict
-        Key of a finding → ``times`` (when, newest last), ``since`` (first of this series), ``boot``, and the finding ``as`` it was.
+        Key of a finding → ``times`` (when it struck, newest last), ``last`` (when it was seen last), ``since`` (first of this series),
+        ``boot``, and the finding ``as`` it was.
+    asking : dict
+        GPU → when its driver was last seen to ask for a reset or a boot (`workbench.health.resets`).
     """
 
     boot: str = ""
     seen: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asking: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, document: Mapping[str, Any] | None) -> Past:
         """Return what a state file holds; nothing when there is none or it is not ours."""
-        seen = (document or {}).get("seen")
+        seen, asking = ((document or {}).get(name) for name in ("seen", "asking"))
         good = {
             str(key): dict(value)
             for key, value in (seen.items() if isinstance(seen, Mapping) else ())
-            if isinstance(value, Mapping) and isinstance(value.get("times"), list) and isinstance(value.get("as"), Mapping)
+            if isinstance(value, Mapping) and _is_entry(value)
         }
-        return cls(str((document or {}).get("boot") or ""), good)
+        asked = {str(gpu): float(at) for gpu, at in asking.items() if _is_time(at)} if isinstance(asking, Mapping) else {}
+        return cls(str((document or {}).get("boot") or ""), good, asked)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {"boot": self.boot, "seen": self.seen}
+        return {"boot": self.boot, "seen": self.seen, "asking": self.asking}
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_entry(value: Mapping[str, Any]) -> bool:
+    times = value.get("times")
+    return (
+        isinstance(times, list)
+        and all(_is_time(moment) for moment in times)
+        and _is_time(value.get("since"))
+        and _is_time(value.get("last", 0.0))
+        and isinstance(value.get("as"), Mapping)
+        and value["as"].get("status") in STATUSES
+    )
+
+
+def _last(entry: Mapping[str, Any]) -> float:
+    return float(entry.get("last") or (entry["times"][-1] if entry["times"] else 0.0))
+
+
+def _entity(one: Finding) -> tuple[str, str]:
+    return (one.gpu.uuid or one.gpu.pci or str(one.gpu.index)) if one.gpu else "", one.part
 
 
 def _key(one: Finding) -> str:
-    gpu = (one.gpu.uuid or one.gpu.pci or str(one.gpu.index)) if one.gpu else ""
-    return "|".join((one.check, one.code, gpu, one.part))
+    return "|".join((one.check, one.code, *_entity(one)))
+
+
+def _known_as(one: Finding, past: Past) -> str:
+    """Return the key under which the past has a finding: a GPU that the driver no longer knows has lost its UUID, not its address."""
+    key = _key(one)
+    if key in past.seen or one.gpu is None or not one.gpu.pci:
+        return key
+    for other, before in past.seen.items():
+        told = before["as"]
+        gpu = told.get("gpu")
+        if (
+            isinstance(gpu, Mapping)
+            and gpu.get("pci") == one.gpu.pci
+            and not (gpu.get("uuid") and one.gpu.uuid)
+            and (told.get("check"), told.get("code"), told.get("part") or "") == (one.check, one.code, one.part)
+        ):
+            return other
+    return key
 
 
 def settle(
@@ -127,6 +175,8 @@ def settle(
     boot: str,
     booted: float | None = None,
     resets: Mapping[str, float] | None = None,
+    ran: Collection[str] | None = None,
+    strikes: bool = True,
 ) -> tuple[list[Finding], Past]:
     """
     Return the findings as they stand with history, and the history to keep.
@@ -142,7 +192,12 @@ def settle(
     boot : str
         Boot id of the kernel; empty when it is not known: then nothing that is sticky is cleared.
     resets : mapping, optional
-        GPU (UUID, PCI address or index as text) → when it was last reset, seconds since the epoch.
+        GPU (UUID, PCI address or index as text; empty: all of them) → when it was last reset, seconds since the epoch.
+    ran : collection of str, optional
+        Ids of the checks that were run; default all. Of another one nothing is concluded from its silence.
+    strikes : bool, optional
+        Whether a finding may be taken for an accident until it was seen often enough. Not where the count is lost after each run: there it
+        would be one for ever.
 
     Returns
     -------
@@ -151,41 +206,52 @@ def settle(
     past : Past
         For the next run.
     """
-    kept = Past(boot or past.boot)
+    kept = Past(boot or past.boot, {}, dict(past.asking))
     out: list[Finding] = []
     here = set()
     for one in findings:
         if one.status in ("ok", "not-applicable"):
             out.append(one)
             continue
-        key = _key(one)
+        key = _known_as(one, past)
         here.add(key)
         rule = persistence(one.code)
         before = past.seen.get(key)
-        times = [*(before["times"] if before else []), now][-_KEPT:]
+        times = list(before["times"]) if before else []
+        if not times or abs(now - times[-1]) >= _APART:
+            times = [*times, now][-_KEPT:]
         since = float(before["since"]) if before else one.since or now
-        settled = _weighed(replace(one, since=since), rule, times, now, booted)
-        kept.seen[key] = {"times": times, "since": since, "boot": boot, "as": one.to_dict()}
+        settled = _weighed(replace(one, since=since), rule if strikes else replace(rule, strikes=1), times, now, booted)
+        kept.seen[_key(one)] = {"times": times, "last": now, "since": since, "boot": boot or past.boot, "as": one.to_dict()}
         out.append(settled)
     for key, before in past.seen.items():
-        if key in here:
+        if key in here or key in kept.seen:
             continue
         rule = persistence(str(before["as"].get("code") or ""))
-        last = float(before["times"][-1]) if before["times"] else 0.0
+        last = _last(before)
+        silent = ran is not None and before["as"].get("check") not in ran
         if _stays(rule, before, boot, last, resets or {}):
             kept.seen[key] = before
             out.append(_again(before, last))
+        elif silent and now - last < _FORGET and not rule.sticky:
+            kept.seen[key] = before
         elif rule.strikes > 1 and now - last <= rule.window:
             kept.seen[key] = before  # a strike counts until its window is over, seen now or not
         elif now - last < min(_FORGET, rule.window):
             kept.seen[key] = before
     # what is sticky on an entity stands in the way of an "all is well" on it
-    stuck = {(one.check, _key(one).split("|")[2], one.part) for one in out if one.hint == _STUCK}
-    out = [one for one in out if not (one.status == "ok" and (one.check, _key(one).split("|")[2], one.part) in stuck)]
+    stuck = {(one.check, *_entity(one)) for one in out if is_stuck(one)}
+    node = {(check, "", "") for check, *_ in stuck}  # nor does a check say of the whole node that all is well
+    out = [one for one in out if not (one.status == "ok" and (one.check, *_entity(one)) in stuck | node)]
     return out, kept
 
 
-_STUCK = "not seen now, and stays until it was mended: a reset or reboot clears it"
+_STUCK = "not seen now, and stays until it was mended: a reset or reboot clears it; `workbench check --forget` says that it is"
+
+
+def is_stuck(one: Finding) -> bool:
+    """Tell whether a finding is not seen now, and there all the same since nobody has mended it."""
+    return one.hint == _STUCK
 
 
 def _weighed(one: Finding, rule: Persistence, times: Sequence[float], now: float, booted: float | None) -> Finding:
@@ -211,7 +277,7 @@ def _stays(rule: Persistence, before: Mapping[str, Any], boot: str, last: float,
     if rule.sticky == "reset":
         gpu = before["as"].get("gpu") or {}
         names = [str(gpu[word]) for word in ("uuid", "pci", "index") if gpu.get(word) is not None]
-        return not any(resets.get(name, 0.0) > last for name in names)
+        return not any(resets.get(name, 0.0) > last for name in ("", *names))
     return True
 
 

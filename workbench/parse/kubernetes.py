@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from workbench.model import Condition, Event, JobRecord, Parsed, Problem
 from workbench.parse.health_records import is_record, record_event
 from workbench.parse.kubernetes_devices import parse_claim, parse_slice
 from workbench.parse.kubernetes_pods import parse_pod
-from workbench.parse.kubernetes_reasons import bad, classify, condition_row, epoch, gpu_in, parse_quantity
+from workbench.parse.kubernetes_reasons import bad, classify, condition_row, epoch, gpu_in, parse_quantity, stale_since
 
 __all__ = ["Locator", "epoch", "locate", "parse_objects"]
 
@@ -243,18 +244,23 @@ def _node(item: Mapping[str, Any], part: Parsed, _: Mapping[str, str]) -> None:
             if re.search(r"cordon|drain|maintenance|quarantine", key)
         },
     }
-    for condition in status.get("conditions") or []:
-        _node_condition(name, condition, part)
+    conditions = status.get("conditions") or []
+    # what a checker renewed long before the kubelet renewed its own is the word of one that is gone
+    now = max((epoch(condition.get("lastHeartbeatTime")) or 0.0 for condition in conditions), default=0.0)
+    for condition in conditions:
+        _node_condition(name, condition, part, stale_since(condition, now))
     for taint in spec.get("taints") or []:
         _taint(name, taint, part, part.facts["nodes"][name])
     _resources(name, status, part)
 
 
-def _node_condition(node: str, raw: Mapping[str, Any], part: Parsed) -> None:
+def _node_condition(node: str, raw: Mapping[str, Any], part: Parsed, stale: float | None = None) -> None:
     name, state = str(raw.get("type")), str(raw.get("status"))
     reason, message, since = str(raw.get("reason") or ""), str(raw.get("message") or ""), epoch(raw.get("lastTransitionTime"))
     is_bad = bad(name, state, reason)
-    part.conditions.append(Condition(name, state, node, "condition", is_bad, since, reason, message))
+    if stale is not None:
+        message = f"(stale, not renewed after {datetime.fromtimestamp(stale, UTC):%Y-%m-%dT%H:%M:%SZ}) {message}"
+    part.conditions.append(Condition(name, state, node, "condition", None if stale else is_bad, since, reason, message))
     if not is_bad:
         return
     row = condition_row(reason) or condition_row(name)
@@ -274,6 +280,10 @@ def _node_condition(node: str, raw: Mapping[str, Any], part: Parsed) -> None:
     )
     if row and event.signature == "k8s-condition":
         event.role, event.cls, event.weight = row["role"], row["class"], float(row["weight"] or 0)
+    if stale is not None:  # it was so once: worth reading, no evidence of how the node is
+        event.role, event.weight, event.data["stale"] = "context", 0.0, stale
+        part.events.append(event)
+        return
     meaning = classify(reason or name, message, kind="Node")
     if meaning and (meaning.signature.startswith(("xid-", "sxid-")) or meaning.signature == "k8s-gpu-health"):
         event.signature, event.gpu = meaning.signature, gpu_in(message)

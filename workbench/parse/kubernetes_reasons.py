@@ -12,7 +12,18 @@ from typing import Any
 from workbench.model import Event, Gpu
 from workbench.parse import ids
 
-__all__ = ["RULES", "Meaning", "bad", "classify", "condition_row", "epoch", "gpu_in", "parse_quantity"]
+__all__ = [
+    "RULES",
+    "STALE_AFTER",
+    "Meaning",
+    "bad",
+    "classify",
+    "condition_row",
+    "epoch",
+    "gpu_in",
+    "parse_quantity",
+    "stale_since",
+]
 
 
 @dataclass(slots=True)
@@ -401,6 +412,30 @@ def bad(name: str, status: str, reason: str = "") -> bool | None:
     if re.search(r"(?:IsHealthy|HasNoIssues|IsReady|IsUp)$", reason):
         return False
     return None
+
+
+# Seconds. Our own checker renews its conditions every five minutes (`workbench.health.conditions.HEARTBEAT`), as the kubelet does: three
+# heartbeats missed, and nobody checks any more
+STALE_AFTER = 900.0
+_OURS = "GPU Reliability Workbench"
+
+
+def stale_since(raw: Mapping[str, Any], now: float) -> float | None:
+    """
+    Return when a node condition of ours was renewed last, if that is so long ago that it says nothing of the node at `now`; else None.
+
+    Parameters
+    ----------
+    raw : mapping
+        An item of a node's ``status.conditions``.
+    now : float
+        Seconds since the epoch; of kept evidence the newest heartbeat of the same node, which its kubelet renews as often.
+    """
+    row = condition_row(str(raw.get("type")))
+    if row is None or row["emitter"] != _OURS or row["kind"] != "node condition":
+        return None
+    heartbeat = epoch(raw.get("lastHeartbeatTime"))
+    return heartbeat if heartbeat is not None and now - heartbeat > STALE_AFTER else None
 
 
 def epoch(text: Any) -> float | None:

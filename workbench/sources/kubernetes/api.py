@@ -117,7 +117,18 @@ class Api:
 
     def post(self, path: str, body: Mapping[str, Any], deadline: Deadline) -> dict[str, Any]:
         """Return the JSON answer to a POST; used for reviews only, which change nothing."""
-        return decoded(self._retrying("POST", path, json.dumps(body).encode(), "application/json", deadline, _TRIES, None), path)
+        return self.send("POST", path, body, deadline)
+
+    def send(
+        self, method: str, path: str, body: Mapping[str, Any], deadline: Deadline, *, kind: str = "application/json"
+    ) -> dict[str, Any]:
+        """
+        Return the JSON answer to a request with a body of the content type `kind`; see `get` for what it raises.
+
+        What changes something in a cluster is sent by ``sources/kubernetes/write.py`` only, and is the same when it is sent twice.
+        """
+        data = json.dumps(body).encode()
+        return decoded(self._retrying(method, path, data, "application/json", deadline, _TRIES, None, kind), path)
 
     def _retrying(
         self,
@@ -128,10 +139,11 @@ class Api:
         deadline: Deadline,
         tries: int,
         sink: Callable[[bytes], object] | None,
+        kind: str = "application/json",
     ) -> Reply:
         for attempt in range(1, tries + 1):
             try:
-                return self._watched(lambda: self._once(method, asked, body, accept, deadline, sink), deadline)
+                return self._watched(lambda: self._once(method, asked, body, kind, accept, deadline, sink), deadline)
             except ApiError as error:
                 if error.kind not in _RETRIED or attempt == tries:
                     raise
@@ -173,14 +185,21 @@ class Api:
         return done[0]
 
     def _once(
-        self, method: str, asked: str, body: bytes | None, accept: str, deadline: Deadline, sink: Callable[[bytes], object] | None
+        self,
+        method: str,
+        asked: str,
+        body: bytes | None,
+        kind: str,
+        accept: str,
+        deadline: Deadline,
+        sink: Callable[[bytes], object] | None,
     ) -> Reply:
         import urllib3
 
         self._open()
         headers = {"Accept": accept, "User-Agent": "gpu-reliability-workbench", "Accept-Encoding": "gzip"}
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = kind
         began = time.monotonic()
         left = deadline.left()
         try:

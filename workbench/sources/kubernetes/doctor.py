@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.catalog import table
 from workbench.errors import SourceError
-from workbench.parse.kubernetes_reasons import epoch, parse_quantity
+from workbench.parse.kubernetes_reasons import epoch, parse_quantity, stale_since
 from workbench.sources.contract import Deadline, Reach
 from workbench.sources.kubernetes.api import Api
 from workbench.sources.kubernetes.collect import EVENTS_KEPT, MANIFEST, ODD, rule
@@ -219,6 +219,7 @@ class Doctor:
             Reach("kubernetes", "nodes", "ok" if ready == len(nodes) else "warning", f"{ready} of {len(nodes)} Ready{notes}"),
             *_gpus(nodes),
             _monitors(nodes),
+            *_stale(nodes, self._clock()),
         ]
 
 
@@ -319,6 +320,21 @@ def _gpus(nodes: list[dict[str, Any]]) -> list[Reach]:
     else:
         lines.append(Reach("kubernetes", "GPU labels", "ok", f"all {with_gpus} GPU nodes say which GPU they have"))
     return lines
+
+
+def _stale(nodes: list[dict[str, Any]], now: float) -> list[Reach]:
+    """Return a line when conditions of ours are there that nobody renews any more: what they say of a node is history."""
+    old = []
+    for node in nodes:
+        beats = [stale_since(one, now) for one in (node.get("status") or {}).get("conditions") or []]
+        if last := min((beat for beat in beats if beat is not None), default=None):
+            old.append((last, str(node["metadata"].get("name"))))
+    if not old:
+        return []
+    old.sort()
+    hours, names = (now - old[0][0]) / 3600, ", ".join(name for _, name in old[:5])
+    said = f"nobody renews the conditions of {len(old)} nodes, for {hours:.1f} h at most: {names}"
+    return [Reach("kubernetes", "age of our conditions", "warning", said, "kubectl -n gpu-workbench get pods -o wide")]
 
 
 def _monitors(nodes: list[dict[str, Any]]) -> Reach:

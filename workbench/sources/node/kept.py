@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from workbench.sources.contract import Deadline
 from workbench.sources.node.world import Unread, Way, World, reader
 
-__all__: list[str] = []
+__all__ = ["reference"]
 
 _FOLDER = "/var/lib/workbench"  # as workbench.health.history.FOLDER, which writes it
 
@@ -36,6 +36,22 @@ def _state(kind: str, name: str, of: type, what: str) -> Callable[[World, Deadli
     return read
 
 
+def reference(kept: Mapping[str, Any], boot_id: str) -> Mapping[str, Any]:
+    """Return the GPUs to compare with: those of the boot before this one when they are kept, too (`workbench.health.inventory`)."""
+    following = kept.get("next")
+    if isinstance(following, Mapping) and isinstance(following.get("gpus"), list) and following.get("boot_id") != boot_id:
+        return following
+    return kept
+
+
+def _gpus_before(world: World, deadline: Deadline) -> dict[str, Any]:
+    try:
+        boot = world.text("/proc/sys/kernel/random/boot_id", 100).strip()
+    except Unread:
+        boot = ""
+    return dict(reference(_GPUS(world, deadline), boot))
+
+
 _GPUS, _PORTS = _state("gpus", "gpus", list, "which GPUs were here"), _state("ports", "ports", dict, "how the ports were")
-reader("kept-gpus", "the GPUs that an earlier run saw", seconds=3.0, ways=(Way("state file", _GPUS),))
+reader("kept-gpus", "the GPUs that an earlier run saw", seconds=3.0, ways=(Way("state file", _gpus_before),))
 reader("kept-ports", "the network ports that an earlier run saw", seconds=3.0, ways=(Way("state file", _PORTS),))
