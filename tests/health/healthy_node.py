@@ -13,7 +13,7 @@ NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
 BOOT = NOW - 2 * 86400
 # what the checks may run of a bare system, as it is on every node
 _SYSTEM = ("cat", "grep", "stat", "sh")
-SETTINGS: dict[str, object] = {"gpus": 8, "mounts": ["/scratch"]}
+SETTINGS: dict[str, object] = {"gpus": 8, "mounts": ["/scratch"], "probe_python": "gpu-python"}
 
 
 def _gpu(at: int, address: str) -> str:
@@ -153,6 +153,65 @@ _CDI = {
 }
 
 
+_HEALTH = '{"body": {"Overall Health": {"value": "Healthy"}}, "header": ["Health Monitor Report"]}\n'
+_DIAG = json.dumps(
+    {
+        "DCGM Diagnostic": {
+            "test_categories": [
+                {
+                    "category": "Deployment",
+                    "tests": [
+                        {
+                            "name": "software",
+                            "results": [
+                                {"entity_group": "GPU", "entity_group_id": 1, "entity_id": at, "status": "Pass"}
+                                for at in range(8)
+                            ],
+                            "test_summary": {"status": "Pass"},
+                        }
+                    ],
+                }
+            ]
+        },
+        "metadata": {"Driver Version Detected": "570.133.20", "version": "4.2.3"},
+    },
+    indent=2,
+)
+_BANDWIDTH = json.dumps(
+    {
+        "nvbandwidth": {
+            "version": "v0.8",
+            "testcases": [
+                {"name": "host_to_device_memcpy_ce", "status": "Passed", "bandwidth_matrix": [["55.37"] * 8]},
+                {"name": "device_to_host_memcpy_ce", "status": "Passed", "bandwidth_matrix": [["55.21"] * 8]},
+                {
+                    "name": "device_to_device_memcpy_read_ce",
+                    "status": "Passed",
+                    "bandwidth_matrix": [["N/A" if at == to else "370.9" for to in range(8)] for at in range(8)],
+                },
+            ],
+        }
+    },
+    indent=2,
+)
+_REDUCE = """# nThread 1 nGpus 8 minBytes 8388608 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid   6899 on      gpu-7 device  0 [0000:19:00] NVIDIA H100 80GB HBM3
+#
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+  1073741824     268435456     float     sum      -1   5190.2  206.88  362.04      0   5188.9  206.93  362.13      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 362.085
+#
+"""
+_PRODUCTS = (
+    '{"library": "torch", "device": "NVIDIA H100 80GB HBM3"}\n'
+    '{"kind": "float32", "size": 4096, "terms": 4096, "repeats": 20, "wrong": 0, "differ": 0, "places": []}\n{"end": true, "seconds": 15.1}\n'
+)
+
+
 def _below_a_switch(root: Path, address: str) -> None:
     """Put a GPU where it really is: below a port of a switch below a root port, each with a configuration space."""
     bus = root / "sys/bus/pci/devices"
@@ -282,6 +341,18 @@ def healthy(root: Path) -> World:
         tool(tools, name, f"exec /bin/cat {root}/{name}.out")
     asked = f'case "$*" in -L) exec /bin/cat {root}/list.out;; nvlink*) exec /bin/cat {root}/links.out;; esac'
     tool(tools, "nvidia-smi", f"{asked}; exec /bin/cat {root}/nvidia-smi.out")
+    probes = {
+        "dcgmi-health": _HEALTH,
+        "dcgmi-diag": _DIAG,
+        "nvbandwidth": _BANDWIDTH,
+        "all_reduce_perf": _REDUCE,
+        "gpu-python": _PRODUCTS,
+    }
+    for name, text in probes.items():
+        (root / f"{name}.out").write_text(text)
+    tool(tools, "dcgmi", f'case "$1" in health|diag) exec /bin/cat {root}/dcgmi-$1.out;; esac; exec /bin/cat {root}/dcgmi.out')
+    for name in ("nvbandwidth", "all_reduce_perf", "gpu-python"):
+        tool(tools, name, f"exec /bin/cat {root}/{name}.out")
     tool(tools, "systemctl", _SHOW)
     env = {"PATH": str(tools), "LD_LIBRARY_PATH": library(), "FAKE_NVML": ""}
     return World("gpu-7", root, env, lambda: NOW, dict(SETTINGS))

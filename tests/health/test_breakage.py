@@ -287,6 +287,10 @@ _SPARE = {
     ("gpus", "nvidia-smi", "files"): "the same",
     ("kernel", "kernel log", "files"): "/proc/stat tells when the node booted; else the log is judged by how far back it goes",
     ("disks", "smartctl", "files"): "the kernel's word on a disk stands beside the disk's own, which decides",
+    ("dcgm-diag", "dcgmi diag", "files"): "a probe asks NVML which GPUs there are, and the PCI bus only as NVML's reading does",
+    ("matmul", "matrix products", "files"): "the same",
+    ("nccl-tests", "all_reduce_perf", "files"): "the same",
+    ("nvbandwidth", "nvbandwidth", "files"): "the same",
     ("services", "systemctl", "files"): "systemctl itself tells whether systemd runs, and the uptime only how long it has had",
 }
 

@@ -199,7 +199,7 @@ def _header(path: Path) -> _Header:
 
 def _read(world: World, deadline: Deadline, place: str, header: _Header) -> _Said:
     path = str(world.path(place))
-    ran = run([path], seconds=max(min(header.timeout, deadline.left() - 1.5), 0.2), limit=_LIMIT, env=world.env, cwd="/")
+    ran = run([path], seconds=deadline.left(header.timeout), limit=_LIMIT, env=world.env, cwd="/")
     if ran.ending not in ("ok", "exit"):
         raise Unread(ran.ending, f"{place} {ran.sentence}", f"run {place} by hand as the same user")
     assert ran.code is not None

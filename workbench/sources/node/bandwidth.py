@@ -51,10 +51,9 @@ def _nvbandwidth(world: World, deadline: Deadline) -> Bandwidths:
     inside = World(world.node, world.root, {**world.env, **_ENV}, world.clock, world.settings)
     said = ""
     for more in (("-j",), ()):  # versions before 0.5 know no -j: they print how they are used, and end with 1
-        seconds = min(_SECONDS, max(deadline.left() - 2.0, 1.0))
         # it ends with 1 also when one of its tests fails, and has measured the others
         try:
-            ran = tool(inside, (program, *more, "-t", *TESTS), deadline, codes=(0, 1), limit=4 << 20, seconds=seconds)
+            ran = tool(inside, (program, *more, "-t", *TESTS), deadline, codes=(0, 1), limit=4 << 20, seconds=_SECONDS)
         except Unread as error:
             if error.ending != "garbage" or not more:
                 raise
@@ -77,8 +76,7 @@ def _nccl(world: World, deadline: Deadline) -> NcclOutcome:
     count = _whole(free_gpus(world, deadline))
     program = _found(world, "all_reduce_perf", "all_reduce_perf_mpi")
     argv = (program, "-b", "8M", "-e", "1G", "-f", "2", "-g", str(count), "-c", "1")
-    seconds = min(_NCCL_SECONDS, max(deadline.left() - 2.0, 1.0))
-    ran = run(argv, seconds=seconds, limit=4 << 20, env={**world.env, **_ENV})
+    ran = run(argv, seconds=deadline.left(_NCCL_SECONDS), limit=4 << 20, env={**world.env, **_ENV})
     found = parse_nccl(ran.text + "\n" + ran.err.decode("utf-8", "replace"))
     hung = ran.ending == "time-out" and found.began
     failed = ran.ending in ("exit", "signal") and found.began

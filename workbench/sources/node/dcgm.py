@@ -95,9 +95,8 @@ def _diag(world: World, deadline: Deadline) -> DiagRun:
         if error.ending in ("missing", "not-executable", "time-out"):
             raise _missing(world, error, "dcgm", "diag") from None
     free_gpus(world, deadline, whole=False)
-    seconds = min(LEVELS[level], max(deadline.left() - 2.0, 1.0))
     # what failed is said by the exit code, too (226 and the like): whole JSON is an answer whatever the code
-    ran = tool(world, ("dcgmi", "diag", "-r", str(level), "-j"), deadline, codes=range(256), limit=8 << 20, seconds=seconds)
+    ran = tool(world, ("dcgmi", "diag", "-r", str(level), "-j"), deadline, codes=range(256), limit=8 << 20, seconds=LEVELS[level])
     diag = subtests(ran.text)
     if diag is None or not (diag.subtests or diag.error):
         said = ran.text.strip().splitlines()

@@ -130,12 +130,12 @@ def _matmul(world: World, deadline: Deadline) -> Tests:
             if not uuid:
                 out.append(Tested(gpu, part, "garbage", (), "its UUID is not known: no program can be told to use this one"))
                 continue
-            if deadline.over or deadline.left() < 10.0:
+            if deadline.over or deadline.left() < 1.0:
                 out.append(Tested(gpu, part, "time-out", (), "not begun: the others took all the time"))
                 continue
             env = {**world.env, "CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
             argv = (python, "-I", str(_CHILD), "--seconds", str(_PROBE))
-            ran = run(argv, seconds=min(_SECONDS, max(deadline.left() - 2.0, 1.0)), limit=1 << 20, env=env)
+            ran = run(argv, seconds=deadline.left(_SECONDS), limit=1 << 20, env=env)
             used, one, missing = outcome(ran, gpu, part)
             if ran.ending in ("missing", "not-executable"):
                 lacks.append(ran.sentence)
