@@ -5,8 +5,8 @@ Turn the command line and the catalog into reference pages, so that these cannot
     python docs/generate.py            write the pages
     python docs/generate.py --check    say which are out of date (exit code 1)
 
-Pages: reference/cli.md, exit-codes.md, settings.md and catalog.md, the classes in reference/verdict.md, and the verdict in README.md (what
-`workbench demo` prints).
+Pages: reference/cli.md, exit-codes.md, settings.md, checks.md and catalog.md, the classes in reference/verdict.md, and the verdict in
+README.md (what `workbench demo` prints).
 """
 
 from __future__ import annotations
@@ -153,6 +153,65 @@ A site's own rows override ours: put `signatures*.csv` with the same columns int
     return text
 
 
+def checks_page() -> str:
+    """Return every check of a node: when it runs, what it looks at in which ways, what makes it unknown, and what it can find."""
+    from workbench.catalog.findings import findings_table
+    from workbench.catalog.skus import skus
+    from workbench.health import CONTEXTS, checks
+    from workbench.sources.node.readers import all_readers
+
+    known, readers, findings = checks(), all_readers(), findings_table()
+    text = (
+        f"# The checks of a node\n\n{NOTE}\nA check is `unknown` when none of the ways of a reading that it needs gives an answer: the tool "
+        "is missing, may not be run, fails, hangs, or prints nothing, garbage or half of it. It is `not-applicable` when the node has no "
+        "such thing, which must be seen, or when the site asks for nothing. A required check that is critical or unknown makes the node "
+        "unfit; [health.md](../health.md) says how a site changes which are.\n\n## When each runs\n\n"
+    )
+    body: list[tuple[object, ...]] = []
+    for one in sorted(known.values(), key=lambda one: one.id):
+        when = ["yes" if word in one.contexts else "–" for word in CONTEXTS]
+        required = (
+            "yes"
+            if one.required
+            else "with " + ", ".join(f"`{word}`" for word in one.required_when)
+            if one.required_when
+            else "no"
+        )
+        body.append((f"[{one.id}](#{one.id})", cell(one.title), *when, required))
+    text += rows(("check", "asks whether", *CONTEXTS, "required"), body)
+    text += "\n## What products have\n\nA product without a thing has its check not apply; "
+    text += "one that the catalog does not know is judged by what its driver says.\n\n"
+    products: list[tuple[object, ...]] = []
+    for sku in sorted(skus(), key=lambda sku: sku.product):
+        words = ("yes" if has else "–" for has in (sku.ecc, sku.row_remap, sku.fabric, sku.mig))
+        ecc, remap, fabric, mig = words
+        links = "?" if sku.nvlinks is None else sku.nvlinks or "–"
+        bus = f"gen {sku.pcie_generation or '?'} x{sku.pcie_width or '?'}"
+        products.append((cell(sku.product), cell(sku.architecture), ecc, remap, links, fabric, mig, bus))
+    text += rows(
+        ("product", "architecture", "gpu-memory: ECC", "row remapping", "nvlink: links", "fabric", "modes: MIG", "pcie"), products
+    )
+    for one in sorted(known.values(), key=lambda one: one.id):
+        text += f"\n## {one.id}\n\nWhether {cell(one.title)}."
+        text += f" Looks for `{one.cls}`." if one.cls else ""
+        text += f" Only when `{one.switch}` is set." if one.switch else ""
+        text += "\n\n"
+        for name in (*one.needs, *one.wants):
+            reader = readers[name]
+            ways = ", else ".join(
+                cell(way.name) + (f" (cannot show {cell(', '.join(way.blind))})" if way.blind else "") for way in reader.ways
+            )
+            role = "unknown without" if name in one.needs else "uses, when there"
+            text += f"- {role} **{name}**, {cell(reader.about)}: {ways}; at most {reader.seconds:g} s\n"
+        mine = [row for row in findings.values() if row.check == one.id]
+        if mine:
+            text += "\n" + rows(
+                ("finding", "status", "class", "action", "meaning"),
+                [(f"`{row.code}`", row.status, row.cls, row.action, cell(row.meaning)) for row in mine],
+            )
+    return text
+
+
 def demo_block() -> str:
     """Return the first part of what `workbench demo` prints: the answer, what to do, and the best evidence."""
     from workbench.cli.demo import DEFAULT
@@ -178,6 +237,7 @@ def pages() -> dict[Path, str]:
         HERE / "reference" / "cli.md": cli_page(),
         HERE / "reference" / "exit-codes.md": exits_page(),
         HERE / "reference" / "settings.md": settings_page(),
+        HERE / "reference" / "checks.md": checks_page(),
         HERE / "reference" / "catalog.md": catalog_page(),
         readme: shown.sub(lambda match: match[1] + demo + match[2], readme.read_text(encoding="utf-8")),
         verdict: mark.sub(lambda match: match[1] + block + match[2], verdict.read_text(encoding="utf-8")),
