@@ -13,6 +13,7 @@ from workbench.sources.elasticsearch.fields import Fields
 from workbench.sources.elasticsearch.job import Asked
 from workbench.sources.elasticsearch.pull import shard_trouble
 from workbench.sources.elasticsearch.server import BadAnswer, Refused, Server
+from workbench.sources.http_words import server_time
 
 __all__ = ["LOG_CLASSES", "examined"]
 
@@ -107,14 +108,7 @@ def _version(state: _State) -> Iterator[Reach]:
 
 def _clock(state: _State, date: str) -> Iterator[Reach]:
     before = state.clock()
-    theirs: float | None = None
-    if date:
-        from email.utils import parsedate_to_datetime
-
-        try:
-            theirs = parsedate_to_datetime(date).timestamp()
-        except (TypeError, ValueError):
-            theirs = None
+    theirs = server_time(date)
     if theirs is None:
         try:
             body = state.server.ask(

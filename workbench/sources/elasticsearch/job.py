@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import posixpath
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from workbench.parse.job_launcher import file_hints
@@ -15,6 +15,7 @@ from workbench.sources.elasticsearch.fields import Fields
 from workbench.sources.elasticsearch.files import Entry, Stream, file_name
 from workbench.sources.elasticsearch.pull import Row, shard_trouble
 from workbench.sources.elasticsearch.server import BadAnswer, Server
+from workbench.sources.http_words import server_time
 
 __all__ = ["Asked", "Found", "Key", "all_of", "any_of", "entry_of", "find", "streams_of", "terms_of"]
 
@@ -58,12 +59,9 @@ class Asked:
         return reply.body
 
     def _clock(self, date: str) -> None:
-        import time
-
-        try:
-            self.offset = parsedate_to_datetime(date).timestamp() - time.time()
-        except (TypeError, ValueError):
-            return
+        there = server_time(date)
+        if there is not None:
+            self.offset = there - time.time()
 
     def window(self, since: float, until: float) -> dict[str, Any]:
         """Return the query for a window of time."""

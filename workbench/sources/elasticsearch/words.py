@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
-from email.utils import parsedate_to_datetime
 from typing import Any
+
+from workbench.sources import http_words
 
 __all__ = ["major", "ndjson", "reason_of", "retry_after", "status_of", "with_port"]
 
@@ -59,16 +59,7 @@ def reason_of(error: Exception) -> tuple[str, str]:
 def retry_after(error: Exception) -> float | None:
     """Return the seconds after which the server wants to be asked again, if it says so."""
     headers = getattr(getattr(error, "meta", None), "headers", None)
-    raw = headers.get("retry-after") if headers is not None else None
-    if not raw:
-        return None
-    try:
-        return max(float(raw), 0.0)
-    except ValueError:
-        try:
-            return max(parsedate_to_datetime(raw).timestamp() - time.time(), 0.0)
-        except (TypeError, ValueError):
-            return None
+    return http_words.retry_after(headers.get("retry-after"), headers.get("date")) if headers is not None else None
 
 
 def major(version: str) -> int:

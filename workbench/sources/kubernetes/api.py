@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from workbench.errors import SourceError
 from workbench.sources.contract import Deadline, SourceTimeout
+from workbench.sources.http_words import server_time
 from workbench.sources.kubernetes.errors import (
     CONFIG,
     MORE_TIME,
@@ -238,9 +238,9 @@ class Api:
         return reply
 
     def _compare_clocks(self, date: str | None) -> None:
-        with contextlib.suppress(TypeError, ValueError):
-            # the header has whole seconds: half a second is its middle
-            self.offset = parsedate_to_datetime(str(date)).timestamp() + 0.5 - self._clock()
+        there = server_time(date)
+        if there is not None:
+            self.offset = there - self._clock()
 
     # ---- credentials
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from workbench.errors import SourceError
 from workbench.sources.contract import SourceTimeout
+from workbench.sources.http_words import retry_after
 
 __all__ = [
     "CONFIG",
@@ -124,7 +123,7 @@ def refusal(status: int, reply: Reply, asked: str) -> ApiError:
     if status == 410:
         return ApiError(f"the list expired (HTTP 410){told}", "gone", status=status)
     if status == 429 or status in (500, 502, 503, 504):
-        wait = _retry_after(reply.headers.get("retry-after"))
+        wait = retry_after(reply.headers.get("retry-after"), reply.headers.get("date"))
         kind = "throttled" if status == 429 else "server"
         which = "asks for fewer requests" if status == 429 else "failed"
         return ApiError(f"the API server {which} (HTTP {status}){told}", kind, status=status, wait=wait, hint=_SERVER)
@@ -132,17 +131,6 @@ def refusal(status: int, reply: Reply, asked: str) -> ApiError:
 
 
 _SERVER = "try again later; kubectl get --raw '/readyz?verbose' says what the API server lacks"
-
-
-def _retry_after(value: str | None) -> float | None:
-    if not value:
-        return None
-    if re.fullmatch(r"\d+(?:\.\d+)?", value.strip()):
-        return float(value)
-    try:
-        return max(parsedate_to_datetime(value).timestamp() - time.time(), 0.0)
-    except (TypeError, ValueError):
-        return None
 
 
 def web_page(body: bytes) -> ApiError:

@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from queue import Empty, SimpleQueue
 from threading import Event, Semaphore, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +21,7 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from workbench.errors import SourceError, SourceUnavailable
 from workbench.sources.contract import Deadline, SourceTimeout
+from workbench.sources.http_words import retry_after, server_time
 
 if TYPE_CHECKING:
     import requests
@@ -255,7 +255,8 @@ class Http:
             finally:
                 self._slots.release()
             if reply.status in (429, 503):
-                wait = _retry_after(reply, 0.25 * 2**attempt)
+                told = retry_after(reply.headers.get("Retry-After"), reply.headers.get("Date"))
+                wait = 0.25 * 2**attempt if told is None else told
             elif reply.status in (502, 504):
                 wait = 0.25 * 2**attempt
             if wait is None:
@@ -431,25 +432,8 @@ def _unreachable(error: Exception, query: str, url: str) -> QueryError:
 
 def _offset(date: str | None, seconds: float) -> float | None:
     """Return how far the server's clock is ahead, from its Date header, which has whole seconds only."""
-    if not date:
+    there = server_time(date)
+    if there is None:
         return None
-    try:
-        there = parsedate_to_datetime(date).timestamp()
-    except ValueError:
-        return None
-    offset = there + 0.5 - (time.time() - seconds / 2)
+    offset = there - (time.time() - seconds / 2)
     return 0.0 if abs(offset) <= 1.0 + seconds / 2 else offset
-
-
-def _retry_after(reply: Reply, usual: float) -> float:
-    text = reply.headers.get("Retry-After", "")
-    try:
-        return max(float(text), 0.0)
-    except ValueError:
-        pass
-    try:
-        # by the server's own clock, which may be off
-        now = parsedate_to_datetime(reply.headers["Date"]).timestamp() if "Date" in reply.headers else time.time()
-        return max(parsedate_to_datetime(text).timestamp() - now, 0.0)
-    except ValueError:
-        return usual
