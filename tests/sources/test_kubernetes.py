@@ -8,7 +8,6 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,25 +32,6 @@ from workbench.sources.contract import Deadline
 from workbench.sources.kubernetes.source import Kubernetes
 
 pytest.importorskip("kubernetes")
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    """A cluster in which one job failed."""
-    return Cluster()
-
-
-@pytest.fixture
-def server(cluster: Cluster) -> Iterator[FaultServer]:
-    """The canned server, without a fault at first."""
-    with FaultServer(cluster) as server:
-        yield server
-
-
-@pytest.fixture
-def source(server: FaultServer, tmp_path: Path) -> Kubernetes:
-    """The source that asks it."""
-    return Kubernetes(kubeconfig(tmp_path, server.url))
 
 
 # ---- what is well

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,6 @@ def cluster() -> Cluster:
         "resourceslices": [device_slice(f"gpu-{at}") for at in range(3)],
     }
     return cluster
-
-
-@pytest.fixture
-def server(cluster: Cluster) -> Iterator[FaultServer]:
-    with FaultServer(cluster) as server:
-        yield server
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,25 +40,6 @@ from workbench.sources.kubernetes.source import Kubernetes
 from workbench.testing.kubernetes_words import status
 
 pytest.importorskip("kubernetes")
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    """A cluster in which one job failed."""
-    return Cluster()
-
-
-@pytest.fixture
-def server(cluster: Cluster) -> Iterator[FaultServer]:
-    """The canned server, without a fault at first."""
-    with FaultServer(cluster) as server:
-        yield server
-
-
-@pytest.fixture
-def source(server: FaultServer, tmp_path: Path) -> Kubernetes:
-    """The source that asks it."""
-    return Kubernetes(kubeconfig(tmp_path, server.url))
 
 
 # ---- kinds of jobs
