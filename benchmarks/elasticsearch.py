@@ -111,7 +111,7 @@ def indexed(client: Elasticsearch, ranks: int, steps: int) -> tuple[str, int, in
 
 def asked_for(url: str, name: str, ranks: int, steps: int) -> tuple[LogIndex, Scope, Asked, Found]:
     """Return the source, the scope of the job, and its lines found."""
-    scope = Scope(job.JOB, job.START - 60, job.START + steps * 2 + 2000 + ranks)
+    scope = Scope(job.JOB, job.START - 60, job.START + steps * 2 + 700 + ranks / 100)
     source = LogIndex(Access(url), name, clock=lambda: scope.until)
     asked = Asked(source.server, name, source.detected(Deadline(60)), Deadline(600))
     return source, scope, asked, find(asked, scope)
