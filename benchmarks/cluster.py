@@ -138,7 +138,8 @@ def compare(size: int, runs: int) -> list[Row]:
         row("pool-vs-one", "pool", "one", 1.3, gate),
         row("cluster-vs-one", "cluster", "one", 1.2, gate),
         row("cluster-vs-pool", "cluster", "pool", 0.8, gate),
-        row("killed-vs-one", "cluster, killed", "one", 1.0, gate or lost, f"same verdict; {note}" if not gate else note),
+        # from a quarter of the work on it is one process as well, beside a scheduler and a client
+        row("killed-vs-one", "cluster, killed", "one", 0.8, gate or lost, f"same verdict; {note}" if not gate else note),
     ]
 
 
