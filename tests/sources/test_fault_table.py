@@ -48,7 +48,7 @@ TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "elasticsearch:test_no_line_of_a_known_job_is_missing", "slurm:test_a_forgotten_job_is_stale_not_missing", "nvml:test_a_gpu_that_the_bus_has_and_nvml_has_not",
     ),
     "a series with a reset": ("prometheus:test_a_counter_reset_is_told", "- no series", "- no series", "- no series", "- one sample"),
-    "samples out of order or double": ("prometheus:test_samples_out_of_order_and_double_are_told", "- no series", "elasticsearch:test_gaps_are_marked_and_lines_come_once", "slurm:test_torn_rows_and_other_texts_are_left_out", "- one sample"),
+    "samples out of order or double": ("prometheus:test_samples_out_of_order_and_double_are_told", "- no series", "elasticsearch_query:test_gaps_are_marked_and_lines_come_once", "slurm:test_torn_rows_and_other_texts_are_left_out", "- one sample"),
     "staleness markers, old data": (
         "prometheus:test_data_that_ended_early_is_stale", "kubernetes:test_events_that_are_too_old_are_stale",
         "elasticsearch:test_lines_that_end_long_before_the_window_are_stale", "slurm:test_states_of_today_are_called_so", "kernel_source:test_a_quiet_window_keeps_the_lines_before_it",
