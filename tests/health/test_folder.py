@@ -73,6 +73,11 @@ def test_links_of_one_gpu_say_nothing_of_the_others(tmp_path: Path) -> None:
     assert {(one.check, one.cls, one.gpu.index if one.gpu else None) for one in critical} == {("nvlink", "hardware/nvlink", 3)}
 
 
+@pytest.mark.parametrize("path", sorted(SMI.iterdir()), ids=lambda path: path.name)
+def test_no_kept_output_makes_a_check_fail_itself(path: Path) -> None:
+    assert [one.summary for one in check_folder(path) if one.code == "check-failed"] == []
+
+
 def test_a_whole_query_is_judged_gpu_by_gpu() -> None:
     findings = check_folder(SMI / "q-h100-two-gpus.txt")
     bad = {one.gpu.pci for one in findings if one.status == "critical" and one.gpu}

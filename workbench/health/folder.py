@@ -263,7 +263,14 @@ def _document(gpus: NodeGpus) -> dict[str, Any] | None:
     for event in gpus.events:
         if event.signature in _CODES:
             error = {"code": _CODES[event.signature], "error": event.text.strip()}
-            return {"ending": "init", "error": error, "gpus": [], "driver": gpus.driver, "seconds": 0.0}
+            return {"ending": "init", "error": error, "gpus": [], "driver": gpus.driver, "seconds": 0.0, "why_not": {}}
     if gpus.driver and gpus.states:
-        return {"ending": "whole", "error": None, "gpus": [{} for _ in gpus.states], "driver": gpus.driver, "seconds": 0.0}
+        return {
+            "ending": "whole",
+            "error": None,
+            "gpus": [{} for _ in gpus.states],
+            "driver": gpus.driver,
+            "seconds": 0.0,
+            "why_not": {},
+        }
     return None
