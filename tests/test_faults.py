@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.faults import FaultServer, Reply, Request
+from workbench.testing.faults import FaultServer, Reply, Request
 
 
 def echo(request: Request) -> Reply:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from tests.faults import Reply, Request
+from workbench.testing.faults import Reply, Request
 
 
 class CannedNode:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import FaultServer
 from tests.health.canned_node import CannedNode
 from tests.sources.canned_kubernetes import kubeconfig
 from workbench.errors import SourceError
@@ -23,6 +22,7 @@ from workbench.model import Gpu
 from workbench.report.findings import FORMATS
 from workbench.sources.kubernetes.api import Api
 from workbench.sources.kubernetes.write import NodeWriter
+from workbench.testing.faults import FaultServer
 
 pytest.importorskip("kubernetes")
 

@@ -24,7 +24,6 @@ pytest.importorskip("prometheus_api_client")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.faults import FaultServer
 from tests.live.servers import free_port
 from workbench.detect.metrics import detect_metrics
 from workbench.incident import load
@@ -34,6 +33,7 @@ from workbench.sources.prometheus import collect as prometheus_collect
 from workbench.sources.prometheus.http import QueryError
 from workbench.sources.prometheus.query import any_of, quote, split_matrix
 from workbench.sources.prometheus.source import Prometheus
+from workbench.testing.faults import FaultServer
 
 pytestmark = pytest.mark.live
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults import FaultServer, Reply, Request
 from workbench.catalog import table
 from workbench.errors import ConfigError
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
+from workbench.testing.faults import FaultServer, Reply, Request
 
 pytest.importorskip("elasticsearch")
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.faults import FaultServer
 from tests.sources.canned_kubernetes import (
     DEADLINE,
     LOG,
@@ -30,6 +29,7 @@ from workbench.errors import SourceError
 from workbench.incident import load
 from workbench.sources.contract import Deadline
 from workbench.sources.kubernetes.source import Kubernetes
+from workbench.testing.faults import FaultServer
 
 pytest.importorskip("kubernetes")
 

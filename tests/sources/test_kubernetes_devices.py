@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.faults import FaultServer
 from tests.sources.canned_kubernetes import Cluster, bad, collect, kubeconfig
 from workbench.incident import load
 from workbench.sources.contract import Answer, Deadline
 from workbench.sources.kubernetes.source import Kubernetes
+from workbench.testing.faults import FaultServer
 
 UUID = "GPU-9b341c59-f96b-ba85-c137-78c3652fea65"
 

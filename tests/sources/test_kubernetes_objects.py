@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from tests.faults import FaultServer, Reply
 from tests.sources.canned_kubernetes import (
     DEADLINE,
     JOB,
@@ -37,6 +36,7 @@ from workbench.sources.contract import Deadline, Folder
 from workbench.sources.kubernetes.clean import LEFT_OUT, Cleaner
 from workbench.sources.kubernetes.jobs import Found, window_of
 from workbench.sources.kubernetes.source import Kubernetes
+from workbench.testing.faults import FaultServer, Reply
 from workbench.testing.kubernetes_words import status
 
 pytest.importorskip("kubernetes")

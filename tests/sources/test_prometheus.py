@@ -14,12 +14,12 @@ import pytest
 pytest.importorskip("prometheus_api_client")
 
 from tests.canned_prometheus import NAMES, NODES, NOW, SINCE, Canned, Samples, collect, raw, scope, statuses, the
-from tests.faults import FaultServer, Reply, Request, self_signed
 from workbench.detect.metrics import detect_metrics
 from workbench.incident import load
 from workbench.sources.contract import Deadline, Folder
 from workbench.sources.prometheus.http import QueryError
 from workbench.sources.prometheus.source import Prometheus
+from workbench.testing.faults import FaultServer, Reply, Request, self_signed
 
 
 @pytest.fixture

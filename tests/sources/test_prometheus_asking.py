@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("prometheus_api_client")
 
 from tests.canned_prometheus import NAMES, NODES, NOW, SINCE, Canned, asked, collect, raw, scope, statuses
-from tests.faults import FaultServer, Reply, Request
 from workbench.sources.contract import Deadline, Folder
 from workbench.sources.prometheus.http import PrometheusTimeout, PrometheusUnavailable, QueryError
 from workbench.sources.prometheus.jobs import Gpus
 from workbench.sources.prometheus.source import Prometheus
 from workbench.sources.prometheus.suspects import Suspects, find_suspects
+from workbench.testing.faults import FaultServer, Reply, Request
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from workbench.catalog.findings import findings_table
 from workbench.health.finding import STATUSES, Finding
 from workbench.health.registry import checks
 from workbench.health.runner import judged
+from workbench.health.told import same
 from workbench.model import CLASSES, Event, Gpu, Line
 from workbench.parse.fabric_manager import parse_fabric_manager
 from workbench.parse.gpu_state import GpuState, NodeGpus, from_nvml, from_smi
@@ -215,7 +216,7 @@ def _merged(node: _Node) -> NodeGpus:
     for gpus in sorted(node.gpus, key=lambda one: -sum(len(state.facts) for state in one.states)):
         events += gpus.events
         for state in (*gpus.states, *(GpuState(gpu, {}) for gpu in _named(gpus.events))):
-            at = next((at for at, known in enumerate(states) if _same(known.gpu, state.gpu)), None)
+            at = next((at for at, known in enumerate(states) if same(known.gpu, state.gpu)), None)
             if at is None:
                 states.append(state)
             else:
@@ -248,14 +249,6 @@ def _merged(node: _Node) -> NodeGpus:
 
 def _named(events: Iterable[Event]) -> list[Gpu]:
     return list(dict.fromkeys(event.gpu for event in events if event.gpu is not None and event.gpu != Gpu()))
-
-
-def _same(one: Gpu, other: Gpu) -> bool:
-    for word in ("uuid", "pci", "index"):
-        mine, theirs = getattr(one, word), getattr(other, word)
-        if mine is not None and theirs is not None:
-            return bool(mine == theirs)
-    return False
 
 
 def _document(gpus: NodeGpus) -> dict[str, Any] | None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from workbench.health.finding import Finding
 from workbench.health.registry import check
 from workbench.health.seen import Seen
+from workbench.health.told import told
 from workbench.parse.gpu_state import GpuState
 
 __all__ = ["gpu_memory"]
 
-_SIGNATURES = "gpu-memory"
 # any of these tells whether there were uncorrectable errors; old GPUs count no places
 _UNCORRECTED = ("ecc.volatile.uncorrected_dram", "ecc.volatile.uncorrected_sram", "ecc.volatile.uncorrected_total")
 
@@ -19,28 +19,13 @@ _UNCORRECTED = ("ecc.volatile.uncorrected_dram", "ecc.volatile.uncorrected_sram"
 @check("gpu-memory", "GPU memory has no uncorrected errors and spare rows are left", needs=("gpus",), cls="hardware/gpu-memory")
 def gpu_memory(seen: Seen) -> Iterator[Finding]:
     """Give each GPU what its events say, or what could not be read; lifetime counters alone are history and no fault."""
-    from workbench.catalog.findings import findings_table
-
-    mine = {code for code, row in findings_table().items() if row.check == _SIGNATURES}
     for state in seen.gpus.states:
-        events = [event for event in seen.gpus.events if event.signature in mine and _same(event.gpu, state)]
-        found = [seen.found_event(event) for event in events]
+        found = told(seen, state)
         bad = [finding for finding in found if finding.status != "ok"]
         yield from bad
         yield from _modes(seen, state)
         if not bad:
             yield _counted(seen, state, [finding.evidence[0] for finding in found if finding.evidence])
-
-
-def _same(gpu: object, state: GpuState) -> bool:
-    from workbench.model import Gpu
-
-    if not isinstance(gpu, Gpu):
-        return False
-    mine = state.gpu
-    return bool((gpu.uuid and gpu.uuid == mine.uuid) or (gpu.pci and gpu.pci == mine.pci)) or (
-        gpu.index is not None and gpu.index == mine.index
-    )
 
 
 def _modes(seen: Seen, state: GpuState) -> Iterator[Finding]:
