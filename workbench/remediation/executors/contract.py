@@ -1,0 +1,124 @@
+"""
+Turn an action of a plan into a change of the world, once: what every executor promises.
+
+An executor judges nothing and has no policy. It reads the fleet, makes exactly one change for one action, tells how far that is, and
+takes it back. Every change carries the action's id, so that whoever looks later (after a crash, another controller) sees whether it has
+happened: `begin` with the same action twice is one change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from workbench.errors import WorkbenchError
+from workbench.remediation.model import Action, FleetState, NodeState, Step
+from workbench.sources.contract import Deadline
+
+__all__ = ["Deadline", "Executor", "ExecutorError", "Lock"]
+
+
+class ExecutorError(WorkbenchError):
+    """
+    The world did not answer properly: whether the change happened is not known until somebody looks.
+
+    Attributes
+    ----------
+    sent : bool
+        Whether the request may have reached the other side; when false, nothing has happened for sure.
+    again : float
+        Seconds after which a repetition is worth it (Retry-After).
+    """
+
+    exit_code = 69
+
+    def __init__(self, message: str, *, hint: str = "", sent: bool = True, again: float = 5.0) -> None:
+        super().__init__(message, hint=hint)
+        self.sent = sent
+        self.again = again
+
+
+class Executor(Protocol):
+    """
+    One way to change a cluster.
+
+    Attributes
+    ----------
+    name : str
+        ``kubernetes``, ``slurm``, ``command``, ``ticket`` …
+    verbs : frozenset of str
+        What of `workbench.remediation.model.VERBS` it can do.
+    """
+
+    name: str
+    verbs: frozenset[str]
+
+    def fleet(self, deadline: Deadline) -> FleetState:
+        """
+        Return all nodes and their work; what could not be seen makes it incomplete, never empty.
+
+        Raises
+        ------
+        ExecutorError
+            Nothing could be seen at all.
+        """
+        ...
+
+    def node(self, name: str, deadline: Deadline) -> NodeState | None:
+        """
+        Return one node as it is at this moment, not from a cache; None when there is none of that name.
+
+        Raises
+        ------
+        ExecutorError
+            It cannot be seen, which is not the same as not being there.
+        """
+        ...
+
+    def begin(self, action: Action, deadline: Deadline) -> Step:
+        """
+        Make the change if it has not been made, conditional on what `action.expects` says, in one request where the server allows it.
+
+        Returns ``done``, ``pending``, ``blocked`` or ``changed`` (the world is not what the action expects: nothing was done), with what was
+        there `before`. Raises `ExecutorError` when the answer is lost; then `look` decides.
+        """
+        ...
+
+    def look(self, action: Action, deadline: Deadline) -> Step:
+        """
+        Tell how far the action is without changing anything: also after a crash, when only the journal knows that it was intended.
+
+        ``absent`` only when it is sure that nothing of it has happened; ``unknown`` when that cannot be told.
+        """
+        ...
+
+    def undo(self, action: Action, before: Mapping[str, Any], deadline: Deadline) -> Step:
+        """
+        Take back exactly what the action changed, if it still is what the action made; what somebody changed since stays (``changed``).
+        """
+        ...
+
+
+class Lock(Protocol):
+    """
+    What only one controller of a cluster holds at a time.
+
+    Attributes
+    ----------
+    token : str
+        Grows with each new holder: a change made by an older holder can be told from ours.
+    """
+
+    token: str
+
+    def acquire(self, deadline: Deadline) -> bool:
+        """Take it, if nobody holds it or its holder let it expire; False when another holds it."""
+        ...
+
+    def held(self) -> bool:
+        """Whether it is surely still ours, by our own clock and with a margin; asked before each change, renews it after half its time."""
+        ...
+
+    def release(self) -> None:
+        """Give it back."""
+        ...
