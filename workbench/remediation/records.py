@@ -42,7 +42,7 @@ def record(cls: type[T], value: Any) -> T:
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"{cls.__name__} is an object, not {type(value).__name__}")
-    kinds = _kinds(cast("type[Any]", cls))
+    kinds = _kinds(cls)  # type: ignore[arg-type]  # a class is hashable, whatever its instances are
     if strange := sorted(set(value) - set(kinds)):
         raise ValueError(f"{cls.__name__} has no {strange[0]!r}")
     try:
