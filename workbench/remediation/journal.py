@@ -226,7 +226,14 @@ class Journal:
         return self._about(action, plan, "intent", "", "", before, data, undo)
 
     def outcome(
-        self, action: Action, plan: Plan | str, status: str, detail: str = "", before: Mapping[str, Any] | None = None, *, undo: bool = False
+        self,
+        action: Action,
+        plan: Plan | str,
+        status: str,
+        detail: str = "",
+        before: Mapping[str, Any] | None = None,
+        *,
+        undo: bool = False,
     ) -> Entry:
         """
         Write how it ended; on the disk when this returns.
@@ -317,7 +324,9 @@ class Journal:
                     os.close(file)
                     continue
                 size = os.fstat(file).st_size
-                data = b"".join(iter(lambda: os.read(file, 1 << 20), b""))
+                data = os.pread(file, size, 0)
+                while len(data) < size and (more := os.pread(file, size - len(data), len(data))):
+                    data += more
                 self._load(data)
                 if self._size != size:
                     whole = data[self._size :]
@@ -327,7 +336,9 @@ class Journal:
                     else:
                         os.ftruncate(file, self._size)
                         self._load(data[: self._size])
-                        self.notices.append(f"its last line was torn ({size - self._size} bytes): the write never ended, it is cut off")
+                        self.notices.append(
+                            f"its last line was torn ({size - self._size} bytes): the write never ended, it is cut off"
+                        )
                     os.fsync(file)
                 if new:
                     _sync_folder(path.parent)
@@ -379,7 +390,9 @@ class Journal:
             else:
                 # a refusal of a second try says nothing about the first: what was done stays done
                 begun = self._open.pop(entry.action, None) is not None
-                if not (entry.undo and entry.status != "undone") and (begun or entry.status != "refused" or entry.action not in self._status):
+                if not (entry.undo and entry.status != "undone") and (
+                    begun or entry.status != "refused" or entry.action not in self._status
+                ):
                     self._status[entry.action] = entry.status
 
     def _about(
