@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from workbench.remediation.executors.contract import Deadline, Executor, Lock
+from workbench.remediation.flight import TELLS, Check, Flight, Kill, Outcome, Runner
 from workbench.remediation.journal import Entry, Journal
 from workbench.remediation.model import Action, Plan, digest
-from workbench.remediation.flight import TELLS, Check, Flight, Kill, Outcome, Runner
 
 __all__ = ["Check", "Kill", "Outcome", "apply", "resume", "settle", "undo"]
 

@@ -7,7 +7,7 @@ sleeps: `Runner.advance` makes one step and says when the next is worth it, so t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -94,7 +94,7 @@ def changes(action: Action, state: NodeState | None) -> str:
     Say how the world differs from what an action expects; empty when it does not.
 
     ``expects`` may name ``uid``, ``boot``, ``owner``, ``schedulable`` (compared as they are; an expected uid or boot that is empty was not
-    known and is not compared) and ``work``: what runs there now must be a part of it.
+    known and is not compared) and ``work`` (identities, or names where work has none): what runs there now must be a part of it.
     """
     expects = action.expects
     if state is None:
@@ -106,7 +106,7 @@ def changes(action: Action, state: NodeState | None) -> str:
         return f"it is restricted by {state.owner or 'nobody'}, not by {expects['owner'] or 'nobody'}"
     if "schedulable" in expects and bool(expects["schedulable"]) != state.schedulable:
         return "it takes new work again" if state.schedulable else "it takes no new work any more"
-    if "work" in expects and (more := sorted({one.id for one in state.busy()} - {str(one) for one in expects["work"]})):
+    if "work" in expects and (more := _strangers(state, expects["work"])):
         rest = f" and {len(more) - 1} more" if len(more) > 1 else ""
         return f"{more[0]}{rest} came since and would be lost"
     return ""
@@ -417,7 +417,11 @@ class Runner:
 
     def _refuse(self, flight: Flight, guard: str, why: str) -> Outcome:
         now = self.clock()
-        self.journal.outcome(flight.action, flight.plan, "refused", f"{guard}: {why}")
+        words = f"{guard}: {why}"
+        if self.journal.of_action(flight.action.id):  # what was begun once stays what it was: caps and ladders count it
+            self.journal.note(f"{flight.action.verb} {flight.action.id} was not tried again: {words}", node=flight.action.node)
+        else:
+            self.journal.outcome(flight.action, flight.plan, "refused", words)
         return Outcome(flight.action, "refused", why, guard, {}, None, now)
 
     def _end(self, flight: Flight, status: str, detail: str, guard: str = "") -> Outcome:
@@ -431,6 +435,11 @@ class Runner:
 
     def _wait(self, again: float) -> float:
         return max(0.1, min(again, LONGEST))
+
+
+def _strangers(state: NodeState, expected: Iterable[Any]) -> list[str]:
+    known = {str(one) for one in expected}
+    return sorted(one.id for one in state.busy() if one.uid not in known and one.id not in known)
 
 
 def _killed(kill: Path | Callable[[], object]) -> str:

@@ -58,7 +58,7 @@ class Entry:
     kind : str
         One of `KINDS`. An ``intent`` is written before anything is done, its ``outcome`` after; a refusal is an outcome without an intent.
     plan, action, node, verb, rung, trouble : str
-        What it is about; of an undo, `verb` is the verb that takes back.
+        What it is about; of an undo, `verb` is the verb that takes back, but of the outcome ``undone`` the action's own.
     status : str
         One of `workbench.remediation.model.OUTCOMES`; only of outcomes.
     detail : str
@@ -388,11 +388,8 @@ class Journal:
                 self._open.pop(entry.action, None)
                 self._open[entry.action] = entry
             else:
-                # a refusal of a second try says nothing about the first: what was done stays done
-                begun = self._open.pop(entry.action, None) is not None
-                if not (entry.undo and entry.status != "undone") and (
-                    begun or entry.status != "refused" or entry.action not in self._status
-                ):
+                self._open.pop(entry.action, None)
+                if not entry.undo or entry.status == "undone":
                     self._status[entry.action] = entry.status
 
     def _about(
@@ -413,7 +410,8 @@ class Journal:
             plan=_plan_id(plan),
             action=action.id,
             node=action.node,
-            verb=(action.undo or "undo") if undo else action.verb,
+            # who counts what was begun must not count an undo as the same again; that it is undone is said of the action itself
+            verb=(action.undo or "undo") if undo and status != "undone" else action.verb,
             rung=action.rung,
             trouble=action.trouble,
             status=status,
