@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from workbench.remediation.actions import Choice, steps_of, tasks_of
 from workbench.remediation.guards import Standing, breaker_of
 from workbench.remediation.ladder import Attempt, Ladder, Ladders, Past, Rung, attempts_of, ladders, used_up
 from workbench.remediation.model import (
@@ -26,7 +27,6 @@ from workbench.remediation.model import (
     digest,
 )
 from workbench.remediation.policy import Policy
-from workbench.remediation.steps import Choice, steps_of, tasks_of
 from workbench.remediation.troubles import Checked, together
 
 __all__ = ["QUIET", "make_plan"]

@@ -147,7 +147,7 @@ def of_verdict(verdict: Verdict | Mapping[str, Any], *, job: str = "") -> Troubl
             summary=str(table["summary"]),
             evidence=tuple(
                 Evidence(
-                    digest([one.get("source"), one.get("node"), one.get("signature"), one.get("time"), one.get("text")]),
+                    digest([one.get("source"), one.get("node"), one.get("signature"), _time(one.get("time")), one.get("text")]),
                     str(one.get("source") or ""),
                     str(one.get("text") or "")[:_TEXT],
                     _time(one.get("time")),
@@ -189,13 +189,14 @@ def _json(verdict: Verdict) -> Mapping[str, Any]:
 
 
 def _time(value: Any) -> float | None:
+    """Return seconds since the epoch, to the millisecond that JSON keeps, so that a record and its JSON give the same ids."""
     if value is None or isinstance(value, int | float):
-        return None if value is None else float(value)
+        return None if value is None else round(float(value), 3)
     try:
         moment = dt.datetime.fromisoformat(str(value))
     except ValueError:
         return None
-    return moment.replace(tzinfo=moment.tzinfo or dt.UTC).timestamp()
+    return round(moment.replace(tzinfo=moment.tzinfo or dt.UTC).timestamp(), 3)
 
 
 def read_document(table: Any) -> Report | Mapping[str, Any]:
