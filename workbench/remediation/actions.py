@@ -74,6 +74,8 @@ def steps_of(node: NodeState, choice: Choice, policy: Policy, verbs: Collection[
         made.append(action)
 
     for step in rung.steps:
+        if step == "validate" and step not in verbs:
+            break  # nobody can prove that it is well again: it stays as it is until a person gives it back
         if step == "cordon":
             if not node.ours:
                 verb = "cordon" if "cordon" in verbs else "drain"

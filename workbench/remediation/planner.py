@@ -235,7 +235,7 @@ def _impossible(rung: Rung, trouble: Trouble, node: NodeState, verbs: Collection
         elif step == "cordon":
             if not {"cordon", "drain"} & set(verbs):
                 return "no executor can take a node out of service"
-        elif step not in verbs:
+        elif step not in verbs and step not in ("validate", "uncordon"):  # without these it ends restricted, see `steps_of`
             return f"no executor can {VERBS[step].split(' so that')[0]}"
     return ""
 
