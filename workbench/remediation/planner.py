@@ -186,7 +186,7 @@ def _reached(
         if why := _impossible(rung, trouble, node, verbs):
             reasons.append(f"not {name}, since {why}")
             continue
-        if used_up(rung, tries, now, trouble=trouble.id):
+        if used_up(rung, tries, now, trouble=trouble.id, held=node.restricted if node.ours else None):
             reasons.append(f"{name} did not help or had its {rung.attempts} tries")
             continue
         last = max((one.last for one in tries if one.rung == name and one.status != "refused"), default=None)
