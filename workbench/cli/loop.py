@@ -91,6 +91,9 @@ def run(options: argparse.Namespace) -> int:
                 sys.stdout.write(clean(f"{len(waiting)} actions wait for a yes, on {nodes}: workbench plan") + "\n")
         sys.stdout.flush()
 
+    def wait(span: float) -> None:
+        stop.wait(span)
+
     def tell(one: object) -> None:
         sys.stdout.write(how_it_ended([one]))
         sys.stdout.flush()
@@ -103,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
             seen=(_Folder(Path(options.verdicts)),) if options.verdicts else (),
             lock=lock,
             stop=stop.is_set,
-            sleep=lambda span: stop.wait(span) and None,
+            sleep=wait,
             tell=tell,
         )
         server = _serve(options.listen, loop, 3 * seconds + 120) if options.listen else None
