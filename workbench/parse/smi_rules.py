@@ -137,9 +137,14 @@ def _throttle(reading: Reading, out: Out) -> None:
             out.event(signature, active[name], gpu, reason=name)
     if "hw_slowdown" in active and not any(name.startswith(("hw_thermal", "hw_power")) for name in active):
         out.event("smi-throttle-hw", active["hw_slowdown"], gpu)
-    for key, cell in reading.find(r"clocks_event_reasons_counters/(?:hw_thermal_slowdown|hw_power_braking|sw_thermal_slowdown)"):
-        if (number(cell.value) or 0) > THROTTLED_LIMIT:
-            out.event("smi-throttle-history", cell.row, gpu, key=key, reason=key.split("/")[-1], microseconds=number(cell.value))
+    counters = r"clocks_event_reasons_counters/(?:\w+counters_)?"
+    capped = number(reading.value(counters + r"sw_power_cap\w*"))
+    kinds = r"(?:hw_therm(?:al)?_slowdown|hw_power_brak\w+|sw_therm(?:al)?_slowdown|thermal_violation)"
+    for key, cell in reading.find(counters + kinds):
+        # driver 575.51.02 has been seen to print the time under the power cap, which is usual, as that of software for heat, too
+        if (number(cell.value) or 0) > THROTTLED_LIMIT and not ("sw_therm" in key and number(cell.value) == capped):
+            reason = key.split("/")[-1].rpartition("counters_")[2]
+            out.event("smi-throttle-history", cell.row, gpu, key=key, reason=reason, microseconds=number(cell.value))
     now = number(reading.value(r"gpu_current_temp|gpu_temp|temperature_gpu"))
     limit = number(reading.value(r"gpu_slowdown_temp|gpu_temp_slow_threshold"))
     margin = number(reading.value(r"gpu_t_limit_temp|gpu_temp_tlimit"))

@@ -20,6 +20,8 @@ _ODD = 15.0  # degrees above the median gradient of the node's GPUs of the same 
 _BUSY = 90.0  # percent
 # Share of the peers' clock below which a busy GPU is stuck; our own measure. Power capping spreads clocks by a tenth, not by half.
 _STUCK = 0.6
+# for how long since the driver was loaded; none of them is told by drivers and GPUs that do not count it, and then nothing is said
+_COUNTED = ("throttled.hw_thermal", "throttled.power_brake", "throttled.thermal")
 _CAPPED = ("sw_power_cap", "applications_clocks_setting", "sync_boost", "display_clock_setting")
 
 
@@ -51,7 +53,11 @@ def _seen(seen: Seen, state: GpuState) -> Finding:
         return seen.unknown("not told: " + "; ".join(missing or ["temperature and reasons to slow down"]), gpu=state.gpu)
     memory = state.number("temperature.memory")
     hot = f"{core:.0f} °C" if core is not None else "temperature not measured"
-    return seen.ok(f"{hot}{f', memory {memory:.0f} °C' if memory is not None else ''}, not throttled", gpu=state.gpu)
+    return seen.ok(
+        f"{hot}{f', memory {memory:.0f} °C' if memory is not None else ''}, not throttled",
+        gpu=state.gpu,
+        evidence=[f"{key} = {value / 1e6:.0f} s" for key in _COUNTED if (value := state.number(key)) is not None],
+    )
 
 
 def _limits(seen: Seen, state: GpuState, said: bool) -> Iterator[Finding]:
