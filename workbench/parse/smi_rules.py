@@ -12,12 +12,13 @@ from workbench.parse.smi_query import Reading
 
 __all__ = ["judge", "judge_clocks", "judge_errors", "judge_peers"]
 
-# Above this many lifetime SRAM uncorrectable errors operators replace a GPU (Azure's node health checks); asked only where the
-# driver does not yet print "SRAM Threshold Exceeded" itself.
+# Above this many lifetime SRAM uncorrectable errors operators replace a GPU; asked only where the driver does not yet print "SRAM Threshold
+# Exceeded" itself. From memory: Azure's azure_gpu_ecc.nhc, opened 2026-11-30, takes a node out at the first one.
 SRAM_LIMIT = 4
 # Retired pages at which NVIDIA's dynamic page retirement guide calls for a replacement.
 PAGES_LIMIT = 60
-# Time throttled by heat or power brake since the driver was loaded that is worth a line, in microseconds (10 min).
+# Time throttled by heat or power brake since the driver was loaded that is worth a line, in microseconds (10 min); our own measure, gpud
+# wants somebody to look from six minutes within ten on.
 THROTTLED_LIMIT = 600e6
 # Share of the highest clock of a query loop below which a GPU that slows down by heat loses real speed; our own measure.
 SLOWED = 0.8

@@ -14,11 +14,14 @@ from workbench.parse.gpu_state import GpuState
 __all__ = ["thermal_power"]
 
 # Degrees by which HBM is hotter than the core when something is wrong with its contact to the cooler. Healthy ones stay within about
-# 15 under load; our own measure, to be overridden by peers: see _ODD.
+# 15 under load; our own measure, to be overridden by peers: see _ODD. No published figure was found (2026-11: NVIDIA Health Validation,
+# NVSentinel, gpud, gcm, Azure's and Oracle's node checks).
 _GRADIENT = 30.0
 _ODD = 15.0  # degrees above the median gradient of the node's GPUs of the same product, under load
 _BUSY = 90.0  # percent
 # Share of the peers' clock below which a busy GPU is stuck; our own measure. Power capping spreads clocks by a tenth, not by half.
+# Published: Meta's gcm calls 75 MHz beside the application clock that a site names critical; DCGM 4.5's diagnostic compares with the mean of
+# the node, by a percentage that the caller gives.
 _STUCK = 0.6
 # for how long since the driver was loaded; none of them is told by drivers and GPUs that do not count it, and then nothing is said
 _COUNTED = ("throttled.hw_thermal", "throttled.power_brake", "throttled.thermal")
