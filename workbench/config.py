@@ -124,7 +124,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("health.vbios", "text", "version of the VBIOS that all GPUs should have"),
     Setting("health.persistence", "flag", "whether persistence mode should be on", True),
     Setting("health.compute_mode", "text", "compute mode that GPUs should have: Default, Exclusive_Process"),
-    Setting("health.mig", "text", "off, on, or how many MIG instances each GPU should have"),
+    Setting("health.mig", "text", "off, on, how many MIG instances each GPU should have, or which: 1g.10gb=4,3g.40gb=1"),
     Setting("health.exclusive", "flag", "jobs get whole nodes: before one starts nobody may compute on a GPU", False),
     Setting("health.dcgm", "flag", "DCGM must be there and list the same GPUs", False),
     Setting("health.state", "path", "folder for what must outlive a run", "/var/lib/workbench"),
