@@ -18,8 +18,8 @@ def misfit(expects: Mapping[str, Any], state: NodeState | None, *, foreign: bool
     """
     Return why an action does not fit the node as it is; empty when it does.
 
-    ``work`` is what may be lost: identities (or, without one, ids) of all that may run there. Everything else is a field of `NodeState` that must be equal; what is
-    none cannot be checked, and so does not fit. With `foreign`, what somebody else restricted never fits.
+    ``work`` is what may be lost: identities (or, without one, ids) of all that may run there. Everything else is a field of `NodeState`
+    that must be equal; what is none cannot be checked, and so does not fit. With `foreign`, what somebody else restricted never fits.
     """
     if state is None:
         return "there is no such node any more"
