@@ -144,7 +144,10 @@ class Cluster:
         template = {"metadata": {"labels": {"app": name, **labels}}, "spec": spec}
         client.AppsV1Api(self.site.api).create_namespaced_replica_set(
             "train",
-            {"metadata": {"name": name}, "spec": {"replicas": count, "selector": {"matchLabels": {"app": name}}, "template": template}},
+            {
+                "metadata": {"name": name},
+                "spec": {"replicas": count, "selector": {"matchLabels": {"app": name}}, "template": template},
+            },
         )
 
         def runs() -> list[str]:
@@ -159,7 +162,9 @@ class Cluster:
         return list(json.loads(answer.data)["items"])
 
     def claim(self, node: str) -> str:
-        """Make the NodeClaim of a node, held by Karpenter's finalizer."""
+        """Make the NodeClaim of a node, held by Karpenter's finalizer, and label the node as Karpenter does."""
+        with contextlib.suppress(Exception):
+            self.site.core.patch_node(node, {"metadata": {"labels": {"karpenter.sh/nodepool": "h100"}}})
         name = self.name("claim")
         wanted = {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["p5.48xlarge"]}
         spec = {
@@ -251,7 +256,9 @@ class KubernetesWorld:
         notes = {key: one for key, one in meta.get("annotations", {}).items() if not key.startswith(of_others)}
         taints = [one for one in spec.get("taints", []) if not one["key"].startswith("node.kubernetes.io/")]
         pods = {(one["metadata"]["uid"], "deletionTimestamp" in one["metadata"]) for one in self.cluster.pods(action.node)}
-        return meta["uid"], meta.get("labels"), notes, bool(spec.get("unschedulable")), taints, pods
+        items = self.cluster.site.custom.list_cluster_custom_object(**PLACE)["items"]
+        dying = [one["metadata"]["name"] for one in items if "deletionTimestamp" in one["metadata"]]
+        return meta["uid"], meta.get("labels"), notes, bool(spec.get("unschedulable")), taints, pods, action.target in dying
 
     def settle(self, action: Action) -> None:
         if action.verb == "evict":
