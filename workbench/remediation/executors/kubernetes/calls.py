@@ -161,7 +161,9 @@ class Calls:
 
     def delete_claim(self, name: str, uid: str, deadline: Deadline, *, dry: bool) -> bool:
         """Delete a NodeClaim of this uid; False when it is gone already, or another one has its name."""
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        if dry:
+            body["dryRun"] = ["All"]  # of a DELETE with a body the server ignores the query
         path = f"{CLAIMS}/{quote(name, safe='')}{_query(dry)}"
         try:
             self._send("DELETE", path, body, ("delete", "karpenter.sh", "nodeclaims"), deadline)

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from workbench.errors import SourceError
 from workbench.parse.kubernetes_reasons import epoch
@@ -20,8 +21,9 @@ from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.expects import misfit
 from workbench.remediation.executors.kubernetes import leave, machine, restrict
 from workbench.remediation.executors.kubernetes.calls import CLAIMS, Calls, Conflict
+from workbench.remediation.executors.kubernetes.marks import labels_of
 from workbench.remediation.executors.kubernetes.nodes import node_state
-from workbench.remediation.executors.kubernetes.pods import Budgets, finished, of_jobs, work_of
+from workbench.remediation.executors.kubernetes.pods import Budgets, finished, gpus_of, of_jobs, selector_of, work_of
 from workbench.remediation.model import Action, FleetState, NodeState, Step, Work
 from workbench.sources.kubernetes.api import Api, Listing
 from workbench.sources.kubernetes.errors import place
@@ -172,7 +174,8 @@ class Kubernetes:
         return self.calls.list("/api/v1/namespaces/default/events", ("list", "", "events"), deadline, fieldSelector=selector)
 
     def _claim(self, node: Mapping[str, Any], deadline: Deadline) -> str:
-        if name := machine.claim_of(node):
+        name = machine.claim_of(node)
+        if name or "karpenter.sh/nodepool" not in labels_of(node):
             return name
         found = self._claims(deadline, keep=lambda claim: machine.fits(claim, node))
         return str(found.items[0]["metadata"].get("name")) if found.items else ""
@@ -185,12 +188,39 @@ class Kubernetes:
 
     def _work(self, name: str, deadline: Deadline) -> tuple[Work, ...]:
         pods = self._pods(name, deadline)
+        totals: dict[tuple[str, str], int] = {}
         if not pods:
             return ()
         budgets = self._budgets(deadline)
         if budgets.error is not None:
             raise ExecutorError(f"not all disruption budgets could be seen: {budgets.error}", sent=False)
-        return of_jobs((name, work_of(pod, Budgets(budgets.items))) for pod in pods).get(name, ())
+        covering = Budgets(budgets.items)
+        work = []
+        for pod in pods:
+            one = work_of(pod, covering)
+            selector = selector_of(pod) if one.gang and one.gpus else ""
+            key = (str(pod["metadata"].get("namespace")), selector)
+            if selector and key not in totals:
+                totals[key] = self._gpus(*key, deadline)
+            work.append(replace(one, job_gpus=totals.get(key, 0)))
+        alone = {one.id: one for one in of_jobs((name, one) for one in work).get(name, ())}
+        return tuple(
+            replace(alone[one.id], job_gpus=one.job_gpus or alone[one.id].job_gpus)
+            for one in sorted(work, key=lambda one: one.id)
+        )
+
+    def _gpus(self, space: str, selector: str, deadline: Deadline) -> int:
+        """Return the GPUs of a whole job."""
+        total = 0
+
+        def keep(pod: dict[str, Any]) -> bool:
+            nonlocal total
+            total += gpus_of(pod) if (pod.get("spec") or {}).get("nodeName") and not finished(pod) else 0
+            return False
+
+        path = f"/api/v1/namespaces/{quote(space, safe='')}/pods"
+        self.calls.list(path, ("list", "", "pods"), deadline, keep, labelSelector=selector, fieldSelector=_RUNNING)
+        return total
 
     # ---- acting
 

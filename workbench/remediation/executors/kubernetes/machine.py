@@ -36,9 +36,7 @@ def fits(claim: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
 
 def find(action: Action, node: Mapping[str, Any], calls: Calls, deadline: Deadline) -> dict[str, Any] | Step:
     """Return the NodeClaim that an action is about, or the step that says why there is none."""
-    name = str(action.args.get("claim") or action.target or claim_of(node))
-    if not name or name == action.node:
-        name = claim_of(node)
+    name = _named(action) or claim_of(node)
     if not name:
         return Step("failed", "no NodeClaim stands for this node, so nothing here can replace its machine")
     claim = calls.claim(name, deadline)
@@ -49,6 +47,12 @@ def find(action: Action, node: Mapping[str, Any], calls: Calls, deadline: Deadli
     if claim["metadata"].get("deletionTimestamp"):
         return Step("changed", f"somebody deleted NodeClaim {name} already")
     return claim
+
+
+def _named(action: Action) -> str:
+    """Return the claim that an action names; a target that is the node names none."""
+    name = str(action.args.get("claim") or action.target)
+    return "" if name == action.node else name
 
 
 def noted(action: Action, node: Mapping[str, Any], claim: Mapping[str, Any], now: float) -> dict[str, Any]:
@@ -77,8 +81,8 @@ def far(action: Action, node: Mapping[str, Any] | None, calls: Calls, deadline: 
     """Return how far a replacement is."""
     uid = action.expects.get("uid")
     mark = marked(action, node)
-    name = mark[0] if mark else str(action.args.get("claim") or action.target)
-    claim = calls.claim(name, deadline) if name and name != action.node else None
+    name = mark[0] if mark else _named(action)
+    claim = calls.claim(name, deadline) if name else None
     theirs = claim is not None and mark is not None and str(claim["metadata"].get("uid")) != mark[1]
     if theirs:
         claim = None  # another claim of the same name

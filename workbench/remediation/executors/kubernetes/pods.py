@@ -14,7 +14,7 @@ from workbench.remediation.executors.kubernetes.marks import PREFIX, annotations
 from workbench.remediation.model import Work
 from workbench.sources.kubernetes.selectors import covers
 
-__all__ = ["CHECKPOINT", "Budgets", "finished", "of_jobs", "work_of"]
+__all__ = ["CHECKPOINT", "Budgets", "finished", "gpus_of", "of_jobs", "selector_of", "work_of"]
 
 CHECKPOINT = (
     PREFIX + "checkpoint"
@@ -70,7 +70,7 @@ def work_of(pod: Mapping[str, Any], budgets: Budgets) -> Work:
     identity, notes = pod_identity(pod), annotations_of(pod)
     owners = meta.get("ownerReferences") or []
     names, allowed = budgets.over(pod)
-    gpus = sum(_gpus(one) for one in spec.get("containers") or [])
+    gpus = gpus_of(pod)
     saved = notes.get(CHECKPOINT, "")
     grace = meta.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds"))
     return Work(
@@ -89,6 +89,19 @@ def work_of(pod: Mapping[str, Any], budgets: Budgets) -> Work:
         grace=_GRACE if grace is None else float(grace),
         ignored=bool(identity["service"]) or "kubernetes.io/config.mirror" in notes,
     )
+
+
+def selector_of(pod: Mapping[str, Any]) -> str:
+    """Return the label selector that finds all pods of a pod's job; empty when no label tells its job."""
+    job, labels = pod_identity(pod)["job"], labels_of(pod)
+    rows = [row for row in table("kubernetes_jobs") if row["role"] == "job"]
+    keys = (key for row in rows for key in row["labels"].split(";") if key)
+    return next((f"{key}={job}" for key in keys if job and labels.get(key) == job), "")
+
+
+def gpus_of(pod: Mapping[str, Any]) -> int:
+    """Return how many GPUs a pod was promised; those of dynamic resource allocation are not counted."""
+    return sum(_gpus(one) for one in (pod.get("spec") or {}).get("containers") or [])
 
 
 def of_jobs(rows: Iterable[tuple[str, Work]]) -> dict[str, tuple[Work, ...]]:

@@ -193,7 +193,7 @@ def lifted(action: Action, node: Mapping[str, Any], now: float) -> Patch | Step:
 def restored(action: Action, node: Mapping[str, Any], before: Mapping[str, Any]) -> Patch | Step:
     """Return the patch that puts back what an uncordon lifted, or the step that says why there is none."""
     held = restriction(node)
-    if _last(node) != action.id:
+    if not lifts(action, node):
         return (
             Step("changed", f"{held.owner} holds the node")
             if held.owner not in ("", OWNER)
