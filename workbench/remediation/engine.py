@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from workbench.remediation.executors.contract import Deadline, Executor, Lock
-from workbench.remediation.flight import TELLS, Check, Flight, Kill, Outcome, Runner
+from workbench.remediation.flight import TELLS, TICK, Check, Flight, Kill, Outcome, Runner
 from workbench.remediation.journal import Entry, Journal
 from workbench.remediation.model import Action, Plan, digest
 
-__all__ = ["Check", "Kill", "Outcome", "apply", "resume", "settle", "undo"]
+__all__ = ["Check", "Kill", "Outcome", "apply", "enter", "resume", "settle", "undo"]
 
 PATIENCE = 3600.0  # seconds after its deadline that an open action is left open while nobody can see it; then a person is called
 
@@ -164,8 +164,8 @@ def resume(
         if action is None:
             outcomes.append(_unreadable(journal, entry))
             continue
-        age = max(0.0, today - entry.time)  # an intent of the future: the clock was set back, so nobody knows how old it is
-        left = action.deadline if entry.time > today else max(0.0, action.deadline - age)
+        # an intent of the future: the clock was set back, so nobody knows how old it is
+        left = action.deadline if entry.time > today else max(0.0, action.deadline - (today - entry.time))
         flights.append(
             Flight(
                 action,
@@ -173,7 +173,7 @@ def resume(
                 "look",
                 now + left,
                 due=now,
-                sure=now + max(0.0, call - age),
+                sure=now + call,  # a request of the controller that died may still be on its way, and no clock says how old it is
                 undo=entry.undo,
                 may=False,
                 began=entry.time,
@@ -282,6 +282,38 @@ def settle(journal: Journal, action: str, status: str, why: str) -> Entry:
     if status not in ("done", "failed", "undone"):
         raise ValueError(f"{status!r} is none of done, failed, undone")
     return journal.outcome(intended, intents[-1].plan, status, f"settled: {why}", intents[-1].before)
+
+
+def enter(lock: Lock, sleep: Callable[[float], None] = time.sleep, *, call: float = 30.0) -> bool:
+    """
+    Take the lock, and wait until no request of whoever had it before can still be on its way.
+
+    Parameters
+    ----------
+    lock : Lock
+    sleep : callable, optional
+    call : float, optional
+        Seconds that one request may take, as of `apply`.
+
+    Returns
+    -------
+    bool
+        False when another controller has it (or it was lost while waiting): do nothing.
+
+    Raises
+    ------
+    ExecutorError
+        Whether it is ours cannot be told.
+    """
+    if not lock.acquire(Deadline(call)):
+        return False
+    waited = 0.0
+    while waited < call:
+        sleep(min(TICK, call - waited))
+        waited += TICK
+        if not lock.held():
+            return False
+    return True
 
 
 # how flights share the time

@@ -82,6 +82,7 @@ class Flight:
     began: float | None = None
     before: dict[str, Any] = field(default_factory=dict)
     sent: bool = False  # whether a change may have reached the other side
+    confirmed: bool = False  # whether it was seen on its way
     begins: int = 0
     errors: int = 0
     detail: str = ""
@@ -357,9 +358,15 @@ class Runner:
         if status == "unknown":
             return self._end(flight, "unknown", step.detail or "whether it was done cannot be told")
         if status == "changed":
-            if looked and flight.action.destructive:  # it may have been done before somebody changed more
-                return self._end(flight, "unknown", f"the world changed meanwhile: {step.detail}")
-            return self._end(flight, "refused", f"the world changed: {step.detail}", "world")
+            if not looked:
+                return self._end(flight, "refused", f"the world changed: {step.detail}", "world")
+            if flight.confirmed:
+                return self._end(flight, "failed", f"the world changed before it was over: {step.detail}", "world")
+            # Perhaps it was done before somebody changed more. A restriction that does not stand is as good as taken back, and not ours to set
+            # again; whether work ended or a machine booted, a person must find out
+            status = "unknown" if flight.action.destructive else "undone"
+            return self._end(flight, status, f"it does not stand (any more), somebody has changed it since: {step.detail}", "world")
+        flight.confirmed = flight.confirmed or status in ("pending", "blocked")
         flight.blocked = status == "blocked"
         if status == "absent":
             if now < flight.sure:
