@@ -66,7 +66,7 @@ def test_what_is_out_already_counts_and_is_gone_on_with() -> None:
     plan = make_plan(sick("gpu-001", "gpu-003", "gpu-004"), state, policy=Policy(Limits(out_count=3, breaker_count=99)))
 
     assert taken(plan) == {"gpu-001", "gpu-003"} or taken(plan) == {"gpu-001", "gpu-004"}
-    assert verbs_of(plan.actions, "gpu-001")[:2] == ["collect", "reboot"]
+    assert verbs_of(plan.actions, "gpu-001")[:3] == ["collect", "evict", "reboot"]
 
 
 def test_one_job_does_not_lose_many_nodes_within_an_hour() -> None:

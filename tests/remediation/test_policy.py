@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.remediation.fleets import fleet, node, trouble, work
+from workbench.cli import main
 from workbench.errors import ConfigError
 from workbench.remediation.model import Plan, Trouble
 from workbench.remediation.planner import make_plan
@@ -145,3 +148,16 @@ def test_a_person_is_asked_unless_a_rule_says_otherwise(
 
 def test_without_a_policy_nothing_is_done_without_a_person() -> None:
     assert approvals(make_plan([trouble()], fleet())) == {"person"}
+
+
+def test_the_shipped_policy_is_the_careful_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `workbench config policy` prints is what holds without a file, and its examples are right once their # is gone."""
+    assert main(["config", "policy"]) == 0
+    text = capsys.readouterr().out
+    found = policy(tmp_path, text)
+    assert replace(found, origin="default") == Policy()
+    lines = [line.removeprefix("# ") if re.match(r"# (\[|[a-z_]+ = )", line) else line for line in text.splitlines()]
+    whole = policy(tmp_path, "\n".join(lines))
+    assert [one.up_to for one in whole.auto] == ["cordon", "reboot-node"]
+    assert set(whole.commands) == {"reset-gpu", "reboot", "validate"}
+    assert whole.webhook_file

@@ -15,9 +15,11 @@ __all__ = ["SHIPPED", "add_arguments", "run"]
 SHIPPED = {
     "rbac": ("workbench.sources.kubernetes", "rbac.yaml"),
     "rbac --writer": ("workbench.sources.kubernetes", "rbac-writer.yaml"),
+    "rbac --remediation": ("workbench.remediation.executors.kubernetes", "rbac-remediation.yaml"),
     "daemonset": ("workbench.deploy", "daemonset.yaml"),
     "npd": ("workbench.deploy", "npd.json"),
     "slurm": ("workbench.deploy", "slurm.sh"),
+    "policy": ("workbench.deploy", "policy.toml"),
 }
 
 
@@ -29,13 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "action",
-        choices=("show", "rbac", "daemonset", "npd", "slurm"),
-        metavar="show|rbac|daemonset|npd|slurm",
+        choices=("show", "rbac", "daemonset", "npd", "slurm", "policy"),
+        metavar="show|rbac|daemonset|npd|slurm|policy",
         help="show: list all settings, without secrets; rbac: print the Kubernetes account that may read what triage needs, and no more; "
         "daemonset: print what checks every node; npd: print a monitor for node-problem-detector; "
-        "slurm: print a health program, prolog and epilog",
+        "slurm: print a health program, prolog and epilog; policy: print a policy of remediation to begin with",
     )
-    parser.add_argument("--writer", action="store_true", help="with rbac: the account that may show how nodes are, and no more")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--writer", action="store_true", help="with rbac: the account that may show how nodes are, and no more")
+    which.add_argument(
+        "--remediation", action="store_true", help="with rbac: the account that may act on nodes, pods and machines"
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
     add_site(parser)
 
@@ -44,15 +50,16 @@ def run(options: argparse.Namespace) -> int:
     """Print every setting, its value and its origin."""
     from workbench.config import SETTINGS
 
-    word = f"{options.action} --writer" if options.writer else options.action
+    which = "writer" if options.writer else "remediation" if options.remediation else ""
+    word = f"{options.action} --{which}" if which else options.action
     if word in SHIPPED:
         from importlib.resources import files
 
         package, name = SHIPPED[word]
         sys.stdout.write((files(package) / name).read_text(encoding="utf-8"))
         return exits.OK
-    if options.writer:
-        raise _Usage("only rbac has a --writer", hint="workbench config rbac --writer")
+    if which:
+        raise _Usage(f"only rbac has a --{which}", hint=f"workbench config rbac --{which}")
     config = config_of(options)
     rows = config.shown()
     meanings = {setting.key: setting.meaning for setting in SETTINGS}

@@ -74,25 +74,22 @@ def steps_of(node: NodeState, choice: Choice, policy: Policy, verbs: Collection[
         made.append(action)
 
     for step in rung.steps:
+        if step == "validate" and step not in verbs:
+            break  # nobody can prove that it is well again: it stays as it is until a person gives it back
         if step == "cordon":
             if not node.ours:
                 verb = "cordon" if "cordon" in verbs else "drain"
                 add(verb, args=_restriction(trouble, rung, now), cost=_cost(node, trouble, rung, lost=0.0))
         elif step == "leave":
-            if busy or "evict" not in verbs:
-                gentle = trouble.severity == "warning" or "evict" not in verbs
-                verb = "drain" if gentle and "drain" in verbs else "evict"
-                waits = "running work ends by itself" if verb == "drain" else "work leaves within its grace, as its budgets allow"
-                blast = _blast(node, now, lost=verb == "evict")
-                lost = blast.gpu_hours if verb == "evict" else 0.0
-                # the wait for work is longer than any step: hours for a gang that may finish
-                add(
-                    verb,
-                    blast=blast,
-                    waits=waits,
-                    cost=_cost(node, trouble, rung, lost=lost),
-                    args={"pods": [one.id for one in busy]},
-                )
+            # also of an idle node: it may have got work since, and nothing final is done before it was seen empty
+            gentle = trouble.severity == "warning" or "evict" not in verbs
+            verb = "drain" if gentle and "drain" in verbs else "evict"
+            waits = "running work ends by itself" if verb == "drain" else "work leaves within its grace, as its budgets allow"
+            blast = _blast(node, now, lost=verb == "evict")
+            cost = _cost(node, trouble, rung, lost=blast.gpu_hours if verb == "evict" else 0.0)
+            add(
+                verb, blast=blast, waits=waits if busy else "the node is idle", cost=cost, args={"pods": [one.id for one in busy]}
+            )
         elif step == "restart-task":
             for task in tasks_of(node, trouble):
                 add(step, target=task, blast=_blast(node, now, lost=True))
@@ -105,7 +102,7 @@ def steps_of(node: NodeState, choice: Choice, policy: Policy, verbs: Collection[
             )
             add(step, target=target, waits=waits, blast=Blast(gpus=node.gpus), args={"reason": _reason(trouble)})
         elif step == "ticket":
-            add(step, args={"reason": _reason(trouble), "sku": node.sku, "uid": node.uid, "boot": node.boot})
+            add(step, args=_told(trouble, node))
         else:
             waits = "the checks of the idle context pass under load" if step == "validate" else ""
             add(step, waits=waits, args={"context": "idle"} if step == "validate" else {})
@@ -115,6 +112,14 @@ def steps_of(node: NodeState, choice: Choice, policy: Policy, verbs: Collection[
 def _restriction(trouble: Trouble, rung: Rung, now: float) -> dict[str, Any]:
     """What is written on a node that we restrict: reason, since, until when, and the rung it is for."""
     return {"reason": _reason(trouble), "rung": rung.name, "since": now, "expires": now + rung.holds, "class": trouble.cls}
+
+
+def _told(trouble: Trouble, node: NodeState) -> dict[str, Any]:
+    """Return what a provider asks for: the machine, the boot, and the lines as they were."""
+    lines = [{"time": one.time, "source": one.source, "text": one.text, "file": one.file} for one in trouble.evidence[:20]]
+    facts = {"sku": node.sku, "uid": node.uid, "boot": node.boot, "booted": node.booted, "pool": node.pool, "zone": node.zone}
+    more = {"claim": node.claim, "class": trouble.cls, "code": trouble.code, "since": trouble.since, "job": trouble.job}
+    return {"reason": _reason(trouble), "evidence": lines, **facts, **more}
 
 
 def _reason(trouble: Trouble) -> str:

@@ -142,7 +142,7 @@ def _stale(standing: Standing, action: Action, node: NodeState, trouble: Trouble
         return None
     if why := stale(trouble, node, standing.past, standing.policy, standing.now):
         return _no("stale", action, why)
-    if action.destructive and not node.boot and node.booted is None:
+    if action.destructive and node.booted is None and not (node.boot and trouble.boot):
         return _no("stale", action, "nobody knows when the node booted, so its evidence may be older than that")
     return None
 

@@ -171,6 +171,7 @@ def attempts_of(past: Iterable[Past], *, node: str, trouble: str = "") -> list[A
     return sorted(found.values(), key=lambda one: one.begun)
 
 
+_EARLIER = 60.0  # seconds: the intent stands in the journal before the restriction stands on the node, and their clocks differ
 # the step of each rung that makes it what it is
 _DECIDING = {
     "restart-task": frozenset({"restart-task"}),
@@ -184,11 +185,12 @@ _DECIDING = {
 }
 
 
-def used_up(rung: Rung, tries: Sequence[Attempt], now: float, *, trouble: str) -> bool:
+def used_up(rung: Rung, tries: Sequence[Attempt], now: float, *, trouble: str, held: float | None = None) -> bool:
     """
     Return whether a rung has had its tries: as many as it may within its window, or one that failed or expired in it.
 
-    What lies before the window counts no more, which is how one comes back down: a fault that stayed away for so long begins anew. A node on
+    What lies before the window counts no more, which is how one comes back down: a fault that stayed away for so long begins anew. On a node
+    that we have kept out of service ever since it did not stay away, and all that was tried in this time counts. A node on
     which a rung was tried twice as often as it may be for one fault has used it up for all faults: whatever it is, this does not mend it.
 
     Parameters
@@ -199,8 +201,11 @@ def used_up(rung: Rung, tries: Sequence[Attempt], now: float, *, trouble: str) -
     now : float
     trouble : str
         Id of the fault.
+    held : float, optional
+        Since when the node has been out of service by us; None when it is not.
     """
-    recent = [one for one in tries if one.rung == rung.name and one.begun > now - rung.window and one.status != "refused"]
+    since = now - rung.window if held is None else min(now - rung.window, held - _EARLIER)
+    recent = [one for one in tries if one.rung == rung.name and one.begun > since and one.status != "refused"]
     same = [one for one in recent if one.trouble == trouble]
     return (
         len(same) >= rung.attempts

@@ -225,6 +225,10 @@ class NodeState:
         What stands for its machine with the provider: name of the NodeClaim or Machine.
     version : str
         Version of the object (resourceVersion): what a change is conditional on.
+    conditions : tuple of mapping
+        What checks show on the node: the conditions of Kubernetes whose type begins with ``Workbench``, as they stand there.
+    checked_boot : str
+        Boot id in which those checks ran; empty when not known.
     work : tuple of Work
     """
 
@@ -247,6 +251,8 @@ class NodeState:
     gpus: int = 0
     claim: str = ""
     version: str = ""
+    conditions: tuple[Mapping[str, str], ...] = ()
+    checked_boot: str = ""
     work: tuple[Work, ...] = ()
 
     @property

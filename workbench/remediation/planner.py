@@ -186,7 +186,7 @@ def _reached(
         if why := _impossible(rung, trouble, node, verbs):
             reasons.append(f"not {name}, since {why}")
             continue
-        if used_up(rung, tries, now, trouble=trouble.id):
+        if used_up(rung, tries, now, trouble=trouble.id, held=node.restricted if node.ours else None):
             reasons.append(f"{name} did not help or had its {rung.attempts} tries")
             continue
         last = max((one.last for one in tries if one.rung == name and one.status != "refused"), default=None)
@@ -235,7 +235,7 @@ def _impossible(rung: Rung, trouble: Trouble, node: NodeState, verbs: Collection
         elif step == "cordon":
             if not {"cordon", "drain"} & set(verbs):
                 return "no executor can take a node out of service"
-        elif step not in verbs:
+        elif step not in verbs and step not in ("validate", "uncordon"):  # without these it ends restricted, see `steps_of`
             return f"no executor can {VERBS[step].split(' so that')[0]}"
     return ""
 

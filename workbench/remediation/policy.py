@@ -14,7 +14,8 @@ from zoneinfo import ZoneInfo
 from workbench.config import time_span
 from workbench.errors import ConfigError
 from workbench.model import CAUSES, CLASSES
-from workbench.remediation.model import RUNGS
+from workbench.remediation.executors.command import Command, commands_of
+from workbench.remediation.words import RUNGS
 
 __all__ = ["Auto", "Limits", "Policy", "Window", "load_policy"]
 
@@ -183,6 +184,14 @@ class Policy:
         Names of nodes, ending in ``*`` for all that begin so, that are never touched.
     stop_file : str
         While it exists, nothing is done: asked before each step.
+    commands : mapping of str to Command
+        The site's own commands by verb.
+    commands_first : bool
+        Whether they are used also for what the scheduler could do.
+    tickets : str
+        Folder for reports.
+    webhook, webhook_file : str
+        Where reports and pages are posted; the file holds an address that is itself a secret.
     origin : str
         The file, for the verdict of who decided.
     """
@@ -193,6 +202,11 @@ class Policy:
     freezes: tuple[Window, ...] = ()
     never: tuple[str, ...] = ()
     stop_file: str = "/etc/workbench/stop"
+    commands: Mapping[str, Command] = field(default_factory=dict)
+    commands_first: bool = False
+    tickets: str = ""
+    webhook: str = ""
+    webhook_file: str = ""
     origin: str = "default"
 
     def untouchable(self, node: str) -> bool:
@@ -223,12 +237,27 @@ def load_policy(path: str | Path | None) -> Policy:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}", hint="see docs/remediation.md for a policy to begin with") from None
-    known = ("schema", "limits", "auto", "windows", "freezes", "zone", "never", "stop_file")
+    known = {
+        "schema",
+        "limits",
+        "auto",
+        "windows",
+        "freezes",
+        "zone",
+        "never",
+        "stop_file",
+        "commands",
+        "commands_first",
+        "tickets",
+    }
     if strange := sorted(set(table) - set(known)):
-        raise ConfigError(f"{path}: {strange[0]!r} is none of {', '.join(known)}")
+        raise ConfigError(f"{path}: {strange[0]!r} is none of {', '.join(sorted(known))}")
     if table.get("schema") != SCHEMA:
         raise ConfigError(f"{path}: schema is {table.get('schema')!r}", hint=f'the file begins with schema = "{SCHEMA}"')
     zone = str(table.get("zone", "UTC"))
+    tickets = table.get("tickets", {})
+    if not isinstance(tickets, Mapping) or set(tickets) - {"folder", "webhook", "webhook_file"}:
+        raise ConfigError(f"{path}: [tickets] has folder, webhook and webhook_file")
     rules = table.get("auto", [])
     if not isinstance(rules, list):
         raise ConfigError(f"{path}: write [[auto]], since there may be several")
@@ -242,9 +271,21 @@ def load_policy(path: str | Path | None) -> Policy:
         windows=_windows(table.get("windows", []), zone, f"{path}: windows"),
         freezes=_windows(table.get("freezes", []), zone, f"{path}: freezes"),
         never=_words(table.get("never", []), f"{path}: never"),
-        stop_file=str(table.get("stop_file", Policy().stop_file)),
+        stop_file=_text(table, "stop_file", str(path)) or Policy().stop_file,
+        commands=commands_of(table.get("commands", {}), str(path)),
+        commands_first=bool(table.get("commands_first", False)),
+        tickets=_text(tickets, "folder", f"{path}: [tickets]"),
+        webhook=_text(tickets, "webhook", f"{path}: [tickets]"),
+        webhook_file=_text(tickets, "webhook_file", f"{path}: [tickets]"),
         origin=str(path),
     )
+
+
+def _text(table: Mapping[str, Any], key: str, where: str) -> str:
+    value = table.get(key, "")
+    if not isinstance(value, str):
+        raise ConfigError(f"{where}: {key} is a text, not {value!r}")
+    return value
 
 
 def _windows(value: Any, zone: str, where: str) -> tuple[Window, ...]:

@@ -120,15 +120,23 @@ class Api:
         return self.send("POST", path, body, deadline)
 
     def send(
-        self, method: str, path: str, body: Mapping[str, Any], deadline: Deadline, *, kind: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any],
+        deadline: Deadline,
+        *,
+        kind: str = "application/json",
+        tries: int = _TRIES,
     ) -> dict[str, Any]:
         """
         Return the JSON answer to a request with a body of the content type `kind`; see `get` for what it raises.
 
-        What changes something in a cluster is sent by ``sources/kubernetes/write.py`` only, and is the same when it is sent twice.
+        What changes something in a cluster is sent by ``sources/kubernetes/write.py``, where it is the same when it is sent twice, and by
+        ``remediation/executors/kubernetes``, which asks once (``tries=1``) and looks before it asks again.
         """
         data = json.dumps(body).encode()
-        return decoded(self._retrying(method, path, data, "application/json", deadline, _TRIES, None, kind), path)
+        return decoded(self._retrying(method, path, data, "application/json", deadline, tries, None, kind), path)
 
     def _retrying(
         self,

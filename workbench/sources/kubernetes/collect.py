@@ -17,6 +17,7 @@ from workbench.sources.kubernetes.api import Api, Listing
 from workbench.sources.kubernetes.clean import Cleaner
 from workbench.sources.kubernetes.errors import ApiError
 from workbench.sources.kubernetes.jobs import Finder, Found, Wanted, about_job, path_of, window_of
+from workbench.sources.kubernetes.selectors import covers
 
 __all__ = ["EVENTS_KEPT", "MANIFEST", "ODD", "Collection", "lacking", "rule"]
 
@@ -343,7 +344,7 @@ class Collection:
             return kept
         labels = [(pod.get("metadata") or {}).get("labels") or {} for pod in self.found.pods]
         path = path_of("policy", "v1", "poddisruptionbudgets", place)
-        listing = self.api.list(path, self.deadline, page=self.page, keep=lambda item: _covers(item, labels))
+        listing = self.api.list(path, self.deadline, page=self.page, keep=lambda item: any(covers(item, one) for one in labels))
         if not listing.items and listing.complete:
             return Answer("kubernetes", "ok", "no disruption budget covers the job's pods", asked=path)
         said = f"{len(listing.items)} disruption budgets that cover the job's pods"
@@ -399,26 +400,6 @@ def _span(item: Mapping[str, Any]) -> tuple[float | None, float | None]:
     )
     last = epoch(item.get("lastTimestamp") or item.get("deprecatedLastTimestamp") or series.get("lastObservedTime"))
     return first, last if last is not None else first
-
-
-def _covers(budget: Mapping[str, Any], pods: list[Mapping[str, str]]) -> bool:
-    """Tell whether a disruption budget selects one of the pods by their labels."""
-    selector = (budget.get("spec") or {}).get("selector") or {}
-    equal, tests = selector.get("matchLabels") or {}, selector.get("matchExpressions") or []
-    return any(
-        all(labels.get(key) == value for key, value in equal.items()) and all(_fits(test, labels) for test in tests)
-        for labels in pods
-    )
-
-
-def _fits(test: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    key, values = str(test.get("key")), test.get("values") or []
-    return {
-        "In": labels.get(key) in values,
-        "NotIn": labels.get(key) not in values,
-        "Exists": key in labels,
-        "DoesNotExist": key not in labels,
-    }.get(str(test.get("operator")), False)
 
 
 def _stamp(time: float) -> str:

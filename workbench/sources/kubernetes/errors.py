@@ -40,13 +40,15 @@ class ApiError(SourceError):
     The API server did not answer properly.
 
     `kind` says how: ``config``, ``refused``, ``tls``, ``auth``, ``forbidden``, ``absent`` (404), ``gone`` (410), ``throttled``,
-    ``server``, ``not-json``, ``cut`` or ``client``; `status` is the HTTP status when there was one.
+    ``server``, ``not-json``, ``cut`` or ``client``; `status` is the HTTP status when there was one, and `said` the server's ``Status``
+    object, as far as it sent one.
     """
 
     def __init__(self, message: str, kind: str, *, hint: str = "", status: int = 0, wait: float | None = None) -> None:
         super().__init__(message, hint=hint)
         self.kind, self.status = kind, status
         self.wait = wait  # seconds that the server asks to wait
+        self.said: Mapping[str, Any] = {}
 
 
 @dataclass(slots=True)
@@ -100,6 +102,12 @@ def refusal(status: int, reply: Reply, asked: str) -> ApiError:
     except ValueError:
         document = {}
     document = document if isinstance(document, dict) else {}
+    error = _refusal(status, reply, asked, document)
+    error.said = document
+    return error
+
+
+def _refusal(status: int, reply: Reply, asked: str, document: Mapping[str, Any]) -> ApiError:
     html = "html" in reply.headers.get("content-type", "")
     said = words(str(document.get("message") or ("" if html else reply.body[:300].decode("utf-8", "replace"))))
     told = f": {said}" if said else ""

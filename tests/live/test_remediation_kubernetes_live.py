@@ -1,0 +1,44 @@
+"""The Kubernetes executor against a real kube-apiserver, controller manager and scheduler with kwok's nodes, with the shipped rights only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.kubernetes_site import SERVICE, run
+from tests.live.remediation_site import Cluster, KubernetesWorld
+from tests.remediation.conformance import Acts, RespectsOthers, TakesBack
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A control plane that writes down every request."""
+    folder = tmp_path_factory.mktemp("kubernetes")
+    run(SERVICE / "start", folder, "--scheduler", "--kwok", "--audit")
+    try:
+        yield Cluster(folder)
+    finally:
+        run(SERVICE / "stop", folder)
+
+
+@pytest.fixture
+def world(cluster: Cluster) -> Iterator[KubernetesWorld]:
+    """The cluster behind a server that can fail."""
+    with cluster.proxy() as (server, path):
+        yield KubernetesWorld(cluster, server, Path(path))
+
+
+class TestNodes(Acts, TakesBack, RespectsOthers):
+    """What changes a node and can be taken back."""
+
+    VERBS = UNDONE = ("cordon", "drain", "uncordon", "taint", "label", "exclude")
+
+
+class TestFinal(Acts, RespectsOthers):
+    """What cannot be taken back."""
+
+    VERBS = ("evict", "restart-task", "replace")

@@ -1,0 +1,79 @@
+"""Turn any executor into one that changes nothing: it looks, asks the server to check where the server can, and says what would be done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+from workbench.remediation.executors.contract import Deadline, Executor, ExecutorError
+from workbench.remediation.executors.expects import misfit
+from workbench.remediation.model import VERBS, Action, FleetState, NodeState, Step
+
+__all__ = ["DryRun", "Rehearses"]
+
+
+@runtime_checkable
+class Rehearses(Protocol):
+    """An executor whose server can check a change without making it."""
+
+    def rehearse(self, action: Action, deadline: Deadline) -> Step:
+        """Return what `begin` would return, and change nothing."""
+        ...
+
+
+class DryRun:
+    """
+    An executor in front of another one, through which nothing is changed.
+
+    `begin` returns ``changed`` and ``blocked`` as the real one would, and ``done`` for what would be done or begun; `look` is the other's own
+    and so says ``absent`` afterwards. Where the inner executor has no `rehearse`, only node, uid, boot, owner and the rest of `expects` are
+    compared, and the step says that nobody else checked.
+
+    Parameters
+    ----------
+    inner : Executor
+    """
+
+    def __init__(self, inner: Executor) -> None:
+        self.inner = inner
+        self.name = f"dry-run of {inner.name}"
+        self.verbs = inner.verbs
+
+    def fleet(self, deadline: Deadline) -> FleetState:
+        """Return what the inner executor sees."""
+        return self.inner.fleet(deadline)
+
+    def node(self, name: str, deadline: Deadline) -> NodeState | None:
+        """Return what the inner executor sees."""
+        return self.inner.node(name, deadline)
+
+    def begin(self, action: Action, deadline: Deadline) -> Step:
+        """Return what would come of it; raises `ExecutorError` as the real one would: also when a right lacks."""
+        if action.verb not in self.verbs:
+            raise ExecutorError(f"{self.inner.name} cannot do {action.verb!r}", sent=False)
+        would = f"dry run: it would {VERBS[action.verb]}"
+        if isinstance(self.inner, Rehearses):
+            step = self.inner.rehearse(action, deadline)
+            if step.status not in ("done", "pending"):
+                return step
+            return Step("done", f"{would}; the server checked it" + (f" ({step.detail})" if step.detail else ""))
+        far = self.inner.look(action, deadline)
+        if far.status != "absent":
+            return replace(far, detail=f"dry run: {far.detail or 'it has happened already'}")
+        if why := misfit(action.expects, self.inner.node(action.node, deadline)):
+            return Step("changed", why)
+        return Step("done", f"{would}; only what it expects was compared")
+
+    def look(self, action: Action, deadline: Deadline) -> Step:
+        """Return what the inner executor sees."""
+        return self.inner.look(action, deadline)
+
+    def undo(self, action: Action, before: Mapping[str, Any], deadline: Deadline) -> Step:
+        """Say what would be taken back, and take back nothing."""
+        far = self.inner.look(action, deadline)
+        if far.status == "absent":
+            return Step("done", "dry run: nothing of it is there")
+        return Step(
+            "done" if far.status in ("done", "pending", "blocked") else far.status, f"dry run: it would be undone: {action.verb}"
+        )
