@@ -178,7 +178,7 @@ class Invariants:
         if self.exact:
             for one in self.fleet.effects:
                 mends = one.verb in ("reset-gpu", "reboot", "replace", "uncordon") and one.node == effect.node and not one.undo
-                if mends and one.wall > trouble.newest:
+                if mends and one.wall > trouble.newest and self.fleet.operations[one.action].state == "done":
                     self.wrong(effect, f"its evidence is older than the {one.verb} that was done")
 
     def _proven(self, effect: Effect) -> None:

@@ -20,6 +20,7 @@ __all__ = ["TELLS", "Check", "Flight", "Kill", "Outcome", "Runner", "changes"]
 
 TELLS = frozenset({"ticket", "page"})  # they touch no node: they hold up no chain, and a broken chain does not hold them up
 LONGEST = 60.0  # seconds that we wait at most before we look again, whatever a server proposes
+LOOKS = 3  # failed looks in a row after the deadline before it is left as it is
 TICK = 5.0  # seconds that one sleep lasts at most: the kill switch and the lock are asked in between
 
 Kill = Path | Callable[[], object] | None
@@ -336,9 +337,8 @@ class Runner:
         flight.detail = f"{error}" if str(error) else type(error).__name__
         flight.due = self._later(flight, error)
         if flight.mode == "look":
-            if now >= flight.ends:
+            if now >= flight.ends and flight.errors >= LOOKS:
                 return self._late(flight, seen=False)
-            flight.due = min(flight.due, max(flight.ends, now))
             return None
         if getattr(error, "sent", True):
             flight.sent = True

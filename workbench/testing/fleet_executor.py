@@ -310,7 +310,6 @@ class FleetExecutor:
         if operation is None:
             return Step("absent", "nothing of it has happened")
         if operation.undone:
-            operation.repeats += 1
             return Step("done", "it was taken back before")
         if machine is None:
             return Step("changed", "no such node")
