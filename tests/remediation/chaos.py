@@ -9,6 +9,7 @@ Turn a seed into a fleet that breaks, a controller that mends it, everything tha
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import sys
 import time
@@ -206,7 +207,9 @@ class Sequence:
         elif what < 0.70:
             fleet.go_down(name, random.choice((30.0, 300.0, 4000.0)))
         elif what < 0.90:
-            fleet.hand(name, random.choice(("cordon", "uncordon", "take", "reboot", "delete")), random.choice(("somebody", "alice")))
+            fleet.hand(
+                name, random.choice(("cordon", "uncordon", "take", "reboot", "delete")), random.choice(("somebody", "alice"))
+            )
         elif what < 0.92:
             fleet.hidden = set(random.sample(sorted(fleet.nodes), min(2, len(fleet.nodes))))
             fleet.later(300.0, fleet.hidden.clear)
@@ -288,7 +291,7 @@ class Sequence:
                 one.journal.crash = (one.journal.writes + random.randint(1, 12), random.choice(("before", "after")))
             if not one.lock.held() and not engine.enter(one.lock, fleet.sleep, call=CALL):
                 return
-            engine.resume(one.journal, one.executor, **common)
+            engine.resume(one.journal, one.executor, wait=random.choice((0.0, 60.0, math.inf)), **common)
             state = one.executor.fleet(Deadline(CALL, fleet.steady))
             wrong, checked = self._troubles()
             plan = make_plan(wrong, state, past=one.journal.entries(), policy=self.policy, checked=checked)
@@ -299,8 +302,11 @@ class Sequence:
             if random.random() < 0.2:
                 fleet.sleep(random.choice((30.0, 900.0, 4000.0)))
             only = [random.choice(plan.actions).id] if plan.actions and random.random() < 0.05 else None
+            wait = random.choice((60.0, 600.0, math.inf))
             check = Recheck(plan, one.executor, self.policy, clock=fleet.clock, steady=fleet.steady, age=0.0)
-            engine.apply(plan, one.executor, one.journal, check=check, only=only, tries=random.choice((2, 5)), **common)
+            engine.apply(
+                plan, one.executor, one.journal, check=check, only=only, tries=random.choice((2, 5)), wait=wait, **common
+            )
             if random.random() < 0.1:
                 engine.undo(plan, one.executor, one.journal, **common)
             if random.random() < 0.3:
@@ -315,7 +321,9 @@ class Sequence:
 
     def _other(self, one: Controller) -> None:
         """The first controller freezes (a long pause of its process), and the second has its turn."""
-        if self.fleet.changing:  # no process stops between deciding and sending here: a server without fencing cannot be told about that
+        if (
+            self.fleet.changing
+        ):  # no process stops between deciding and sending here: a server without fencing cannot be told about that
             self.fleet.later(1.0, lambda: self._other(one))
             return
         self.fleet.sleep(self.random.choice((0.0, 120.0)))
@@ -346,9 +354,7 @@ class Sequence:
         fleet.sleep(600.0)
         fleet._due.clear()
         for one in self.controllers:
-            engine.resume(
-                one.journal, one.executor, clock=fleet.clock, steady=fleet.steady, sleep=fleet.sleep, call=CALL
-            )
+            engine.resume(one.journal, one.executor, clock=fleet.clock, steady=fleet.steady, sleep=fleet.sleep, call=CALL)
         self.invariants.final([one.journal for one in self.controllers])
 
 
