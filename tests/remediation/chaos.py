@@ -304,9 +304,10 @@ class Sequence:
             only = [random.choice(plan.actions).id] if plan.actions and random.random() < 0.05 else None
             wait = random.choice((60.0, 600.0, math.inf))
             check = Recheck(plan, one.executor, self.policy, clock=fleet.clock, steady=fleet.steady, age=0.0)
-            engine.apply(
+            outcomes = engine.apply(
                 plan, one.executor, one.journal, check=check, only=only, tries=random.choice((2, 5)), wait=wait, **common
             )
+            self.invariants.ended(outcomes)
             if random.random() < 0.1:
                 engine.undo(plan, one.executor, one.journal, **common)
             if random.random() < 0.3:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from workbench.remediation.engine import Outcome
 from workbench.remediation.journal import Journal
 from workbench.remediation.model import OWNER, Action, Plan, Trouble
 from workbench.remediation.policy import Policy
@@ -187,6 +188,12 @@ class Invariants:
             operation = self.fleet.operations.get(before)
             if operation is None or operation.state != "done":
                 self.wrong(effect, "the node goes back to service and what must come before is not done")
+
+    def ended(self, outcomes: Iterable[Outcome]) -> None:
+        """Check that nothing was given up for a reason that no plan of ours gives."""
+        for one in outcomes:
+            if "comes after an action that comes after it" in one.detail or one.guard == "guard":
+                self.broken.append(f"{one.action.verb} of {one.action.node} was given up: {one.detail}")
 
     # between rounds and at the end
 

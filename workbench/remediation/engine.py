@@ -165,11 +165,11 @@ def resume(
     )
     journal.lock()  # what another process wrote until now counts
     now, today = run.steady(), clock()
-    flights, outcomes = [], []
+    flights, unreadable = [], []
     for entry in journal.open():
         action = entry.intended()
         if action is None:
-            outcomes.append(_unreadable(journal, entry))
+            unreadable.append(_unreadable(journal, entry))
             continue
         # an intent of the future: the clock was set back, so nobody knows how old it is
         left = action.deadline if entry.time > today else max(0.0, action.deadline - (today - entry.time))
@@ -189,7 +189,7 @@ def resume(
                 give_up=entry.time + action.deadline + patience,
             )
         )
-    return outcomes + _fly(run, flights, "", tell, wait)
+    return unreadable + _fly(run, flights, "", tell, wait) + _page(run, unreadable, "", tell)
 
 
 def undo(
@@ -351,7 +351,7 @@ def _fly(run: Runner, flights: list[Flight], plan: str, tell: Callable[[Outcome]
 
     while waiting or aloft:
         rest: list[Flight] = []
-        guard, why = "", ""
+        guard, why, before = "", "", len(ended)
         for flight in waiting:
             action = flight.action
             own = action.verb in TELLS or not action.node
@@ -383,7 +383,7 @@ def _fly(run: Runner, flights: list[Flight], plan: str, tell: Callable[[Outcome]
                     tell(ended[flight.action.id])
             run.journal.note(f"{guard}: {why}: {len(left)} actions are left", plan=plan)
             break
-        stuck = len(rest) == len(waiting) and not aloft
+        stuck = not aloft and len(rest) == len(waiting) and len(ended) == before
         waiting = rest
         if stuck:  # each waits for one that comes later
             for flight in rest:
