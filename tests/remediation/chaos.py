@@ -14,7 +14,7 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -77,11 +77,7 @@ class Controller:
 
 
 class Sequence:
-    """
-    One fleet and what happens to it; all that is random comes from the seed.
-
-    `mild` leaves out what makes an invariant impossible to judge: jumps of the clock and a second controller with a journal of its own.
-    """
+    """One fleet and what happens to it; all that is random comes from the seed."""
 
     def __init__(self, seed: int, *, nodes: int = 0, rounds: int = 0) -> None:
         self.seed = seed
@@ -89,6 +85,10 @@ class Sequence:
         self.fleet = fleet = Fleet(seed)
         self.jumps = random.random() < 0.2
         self.two = random.random() < 0.2
+        self.alone = not self.two and random.random() < 0.3  # one controller without a lock
+        self.lease = random.choice((20.0, 60.0))
+        self.age = random.choice((0.0, 30.0))
+        self.reports: list[Trouble] = []
         self.rate = random.choice((0.0, 0.0, 0.02, 0.1, 0.3))
         self.dead = (0.0, 0.0)  # from when to when the server answers nothing
         self.kill_at = float("inf")
@@ -126,6 +126,17 @@ class Sequence:
             boot_grace=random.choice((0.0, 600.0)),
             plan_lives=random.choice((120.0, 1800.0, 7200.0)),
         )
+        if random.random() < 0.4:  # one guard at a time: the others hold nothing back
+            alone = random.choice(
+                ("out_count", "pool_count", "zone_count", "job_count", "hour_count", "final_hour_count", "keep", "breaker_count")
+            )
+            wide = dict.fromkeys(
+                ("out_count", "pool_count", "zone_count", "job_count", "hour_count", "final_hour_count", "breaker_count"), 1000
+            )
+            wide |= {"out_percent": 100.0, "pool_percent": 100.0, "keep": 0, "keep_percent": 0.0, "breaker_percent": 100.0}
+            if alone == "keep":
+                del wide["keep_percent"]
+            limits = replace(limits, **{name: value for name, value in wide.items() if name != alone})
         return Policy(limits=limits, auto=(Auto("report", confidence=0.5, busy=True),), stop_file="")
 
     def _build(self, size: int) -> None:
@@ -184,7 +195,7 @@ class Sequence:
         fleet = self.fleet
         if journal is None:
             journal = CrashingJournal(None, clock=fleet.clock, by=name)
-        return Controller(name, journal, FleetLock(fleet, fleet.new(name)), FleetExecutor(fleet, name))
+        return Controller(name, journal, FleetLock(fleet, fleet.new(name), self.lease), FleetExecutor(fleet, name))
 
     def _event(self) -> None:
         """Something happens that nobody asked for."""
@@ -263,6 +274,9 @@ class Sequence:
                 )
                 wrong.append(trouble)
                 self.invariants.observed(trouble, fleet.now - age)
+        if self.reports and random.random() < 0.2:  # an old report comes once more
+            wrong += random.sample(self.reports, min(2, len(self.reports)))
+        self.reports += wrong[:2]
         random.shuffle(wrong)
         return wrong, checked
 
@@ -278,7 +292,7 @@ class Sequence:
             return
         one.inside = True
         common: dict[str, Any] = {
-            "lock": one.lock,
+            "lock": None if self.alone else one.lock,
             "kill": self._killed,
             "clock": fleet.clock,
             "steady": fleet.steady,
@@ -289,21 +303,21 @@ class Sequence:
             if self.crashes and random.random() < 0.5:
                 self.crashes -= 1
                 one.journal.crash = (one.journal.writes + random.randint(1, 12), random.choice(("before", "after")))
-            if not one.lock.held() and not engine.enter(one.lock, fleet.sleep, call=CALL):
+            if not self.alone and not one.lock.held() and not engine.enter(one.lock, fleet.sleep, call=CALL):
                 return
             engine.resume(one.journal, one.executor, wait=random.choice((0.0, 60.0, math.inf)), **common)
             state = one.executor.fleet(Deadline(CALL, fleet.steady))
             wrong, checked = self._troubles()
             plan = make_plan(wrong, state, past=one.journal.entries(), policy=self.policy, checked=checked)
-            self.invariants.planned(plan)
             if one.kept is not None and random.random() < 0.3:
                 plan = one.kept  # approved long after it was made
             one.kept = plan
+            self.invariants.planned(plan, one.name)
             if random.random() < 0.2:
                 fleet.sleep(random.choice((30.0, 900.0, 4000.0)))
             only = [random.choice(plan.actions).id] if plan.actions and random.random() < 0.05 else None
             wait = random.choice((60.0, 600.0, math.inf))
-            check = Recheck(plan, one.executor, self.policy, clock=fleet.clock, steady=fleet.steady, age=0.0)
+            check = Recheck(plan, one.executor, self.policy, clock=fleet.clock, steady=fleet.steady, age=self.age)
             outcomes = engine.apply(
                 plan, one.executor, one.journal, check=check, only=only, tries=random.choice((2, 5)), wait=wait, **common
             )

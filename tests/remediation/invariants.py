@@ -37,7 +37,9 @@ class Invariants:
         self.broken: list[str] = []
         self.counts: Counter[str] = Counter()
         self.kill_at = float("inf")
-        self.actions: dict[str, tuple[Action, Plan]] = {}
+        self.actions: dict[
+            tuple[str, str], tuple[Action, Plan]
+        ] = {}  # controller and action → of the plan that it was given last
         self._seen: dict[tuple[str, str, float | None, str], float] = {}
         self._moved = float("-inf")
         self._jumped = float("-inf")
@@ -54,10 +56,10 @@ class Invariants:
         """Note when (by the time that nobody can set) evidence was really observed."""
         self._seen[trouble.id, trouble.code, trouble.seen, trouble.boot] = when
 
-    def planned(self, plan: Plan) -> None:
-        """Note what a plan is about."""
+    def planned(self, plan: Plan, by: str) -> None:
+        """Note what a plan is about and which controller executes it."""
         for action in plan.actions:
-            self.actions[action.id] = (action, plan)
+            self.actions[by, action.id] = (action, plan)
 
     def wrong(self, effect: Effect, what: str) -> None:
         self.broken.append(f"{effect.verb} of {effect.node} at {effect.time:.0f}: {what}")
@@ -70,8 +72,14 @@ class Invariants:
         self._once(effect)
         self._foreign(effect)
         self._killed(effect)
+        holder = self.fleet.lease[0].partition("-")[0]
+        if holder and holder != effect.by and self.fleet.lease[2] > self.fleet.now:
+            self.wrong(effect, f"{effect.by} did it while {holder} had the lock")
         if effect.undo:
             return
+        known = self.actions.get((effect.by, effect.action))
+        if known is not None and self._jumped == float("-inf") and effect.wall > known[1].expires + RACE:
+            self.wrong(effect, "its plan had expired")
         if effect.verb in TAKES and effect.owner != OWNER:
             self._caps(effect)
             self._capacity(effect)
@@ -92,7 +100,8 @@ class Invariants:
     def _foreign(self, effect: Effect) -> None:
         if effect.verb not in TOUCHES or not effect.owner or effect.owner == OWNER or effect.state is None:
             return
-        expects = self.actions[effect.action][0].expects if effect.action in self.actions else {}
+        known = self.actions.get((effect.by, effect.action))
+        expects = known[0].expects if known else {}
         machine = self.fleet.nodes[effect.node]
         since = self.fleet.clock() - (machine.restricted or 0.0)
         if "owner" in expects or not 0 <= since <= RACE:
@@ -158,9 +167,9 @@ class Invariants:
                 self.wrong(effect, f"work of {job} was ended on {len(hit)} nodes within an hour")
 
     def _stale(self, effect: Effect) -> None:
-        if effect.verb not in (*TAKES, "evict", *MACHINE) or effect.action not in self.actions or effect.state is None:
+        if effect.verb not in (*TAKES, "evict", *MACHINE) or effect.state is None:
             return
-        action, plan = self.actions[effect.action]
+        action, plan = self.actions[effect.by, effect.action]
         trouble = next((one for one in plan.troubles if one.id == action.trouble and one.node == action.node), None)
         if trouble is None:
             self.wrong(effect, "no trouble in its plan calls for it")
@@ -183,7 +192,7 @@ class Invariants:
                     self.wrong(effect, f"its evidence is older than the {one.verb} that was done")
 
     def _proven(self, effect: Effect) -> None:
-        action = self.actions[effect.action][0]
+        action = self.actions[effect.by, effect.action][0]
         for before in action.after:
             operation = self.fleet.operations.get(before)
             if operation is None or operation.state != "done":

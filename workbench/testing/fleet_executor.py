@@ -25,6 +25,7 @@ FAULTS = (
     "lost",  # done, the answer is lost
     "crash-before",  # the controller dies before it asks
     "crash-after",  # the controller dies after the change
+    "crash-late",  # the controller dies after it has asked, and the request arrives
     "blind",  # the answer makes no sense: nobody knows
 )
 T = TypeVar("T")
@@ -106,7 +107,9 @@ class FleetExecutor:
             fleet.later(fleet.late, lambda: _quietly(answer))
             fleet.sleep(deadline.left(5.0))
             raise ExecutorError("timed out")
-        if fault == "crash-after":
+        if fault == "crash-late" and not reads:
+            fleet.later(fleet.late, lambda: _quietly(answer))
+        if fault.startswith("crash"):
             raise Crash(call)
         if fault == "blind" and call.startswith("look"):
             return cast("T", Step("unknown", "the answer makes no sense"))
