@@ -87,6 +87,7 @@ class Collection:
             ("the scrape state could not be found", self._up),
             ("the state of the cluster could not be found", self._kube),
             ("the age of the data could not be told", self._age),
+            ("what the server warned of could not be told", self._warned),
         ):
             began = time.monotonic()
             try:
@@ -293,6 +294,17 @@ class Collection:
                 f"the newest sample of the job's GPUs is {(self.scope.until - self.newest) / 60:.0f} min older than the window's end",
                 "is the exporter still scraped? see /targets of the server; was the job up for so long?",
                 self.gpus.asked,
+            )
+        return True
+
+    def _warned(self) -> bool:
+        """Tell of lists of names that may lack some: a node that is not named is not asked for."""
+        if self.api.warnings:
+            self._note(
+                "partial",
+                f"the lists of metrics and nodes may not be whole: {'; '.join(list(self.api.warnings)[:4])}",
+                "are all stores and storage nodes behind the server up? ask again when they are",
+                "label values",
             )
         return True
 
