@@ -226,7 +226,9 @@ def test_more_nodes_than_a_query_may_name_are_all_asked(server: Server) -> None:
     """VictoriaMetrics takes 16 KiB of a query; what the names have in common is written once there."""
     source = server.source
     source.api.build(Deadline(20))
-    names = [f"gpu-node-{at:03d}" for at in range(MANY)] + [f"other-node-{at:04d}.rack-{at % 7}.example.internal" for at in range(900)]
+    names = [f"gpu-node-{at:03d}" for at in range(MANY)] + [
+        f"other-node-{at:04d}.rack-{at % 7}.example.internal" for at in range(900)
+    ]
     query = f"count by (Hostname) ({selector('DCGM_FI_DEV_GPU_TEMP', [any_of('Hostname', names)])})"
     assert len(query) > 40_000
     rows, _ = source.api.instant(query, END, Deadline(20))
