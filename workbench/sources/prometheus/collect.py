@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from workbench.errors import SourceError
-from workbench.parse.prom_labels import canonical
+from workbench.parse.prom_labels import address_of, canonical
 from workbench.sources.contract import Answer, Deadline, Folder, Scope, SourceTimeout
 from workbench.sources.prometheus.api import Api
 from workbench.sources.prometheus.http import QueryError, each, shown
@@ -42,6 +42,7 @@ MOST_FIELDS = 150
 MOST_MISSING = 16  # nodes without GPU metrics of which the host's are taken all the same
 SHARE = 0.6  # of the time left that one kind of metrics may take: GPUs that hang must not cost the hosts
 EVIDENCE = 80  # score from which a field is taken of every node on which it changed
+HINT_NAMES = "give node-exporter's series a node label (relabelling), scrape node_uname_info, or let Kubernetes or Slurm be asked for addresses"
 HINT_WINDOW = "check name and window of the job: --since, --until; or name its nodes"
 
 
@@ -250,11 +251,24 @@ class Collection:
             )
         elif chosen := self._chosen_of(view):
             self._take(view.names, lambda name: [any_of(view.label, chosen)], 30.0)
+            if view.label == "instance":  # whoever reads the files must know which node an address is
+                hosts = {address_of(value) or value for value in chosen}
+                self._take(["node_uname_info"], lambda name: [any_of("instance", chosen)], 30.0, must=False)
+                self._take(["kube_node_info"], lambda name: [any_of("internal_ip", hosts)], 30.0, must=False)
+            known = set(view.nodes.values())
+            lost = [node for node in self._nodes() if node not in known and not lookup(known, [node])]
+            if lost:
+                self._note(
+                    "partial",
+                    f"no host metrics of {len(lost)} of {len(self._nodes())} nodes: {_few(lost)}",
+                    HINT_NAMES if view.label == "instance" else "is node-exporter running there, and is it scraped?",
+                    families("node"),
+                )
         else:
             self._note(
                 "missing",
                 f"node-exporter metrics are there, but none of {_few(self._nodes()) or 'the job'}",
-                "give node-exporter's series a node label (relabelling), or scrape node_uname_info",
+                HINT_NAMES,
                 families("node"),
             )
         return True
