@@ -89,8 +89,8 @@ def any_of(label: str, values: Iterable[str]) -> str:
 
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _SOME = re.compile(r'(?<==~)"((?:[^"\\]|\\.)*)"')
-# a character as it stands in a PromQL string that holds an expression: itself, escaped for the expression, escaped for the string
-_CHAR = re.compile(r"\\\\[\\\\.+*?()|\[\]{}^$]|\\u[0-9a-f]{4}|\\.|[^\\]")
+# a character as it stands in a PromQL string that holds an expression: escaped for the expression, for the string, or itself
+_CHAR = re.compile(r"\\\\(?:\\\\|[.+*?()|\[\]{}^$])|\\u[0-9a-f]{4}|\\.|[^\\]", re.DOTALL)
 
 
 def shortened(query: str) -> str:
@@ -106,12 +106,16 @@ def shortened(query: str) -> str:
     """
 
     def shorter(found: re.Match[str]) -> str:
-        if re.search(r"(?<!\\)[.+*?()\[\]{}^$]", found[1]):  # not only alternatives: somebody else's expression
+        chars = _CHAR.findall(found[1])
+        if not {*".+*?()[]{}^$"}.isdisjoint(chars):  # not only alternatives: somebody else's expression
             return found[0]
         tree: dict[str, Any] = {}
-        for value in re.split(r"(?<!\\)\|", found[1]):
-            at = tree
-            for char in [*_CHAR.findall(value), ""]:
+        at = tree
+        for char in [*chars, "|"]:
+            if char == "|":
+                at[""] = {}
+                at = tree
+            else:
                 at = at.setdefault(char, {})
         text = f'"{_alternatives(tree)}"'
         return text if len(text) < len(found[0]) else found[0]
