@@ -149,7 +149,9 @@ def find(asked: Asked, scope: Scope) -> Found:
     none = Found(all_of(asked.window(scope.since, scope.until)), 0)
     if not ways:
         return none
-    parts = {f"{name}/{at}": part for name, way in ways.items() for at, part in enumerate(way.parts.values())}
+    parts = {
+        f"{name}/{at}": part for name, way in ways.items() for at, part in enumerate(way.parts.values()) if len(way.parts) > 1
+    }
     body = asked.search(
         {
             "size": 0,

@@ -79,7 +79,7 @@ def ways_of(
     exact: list[dict[str, Any]] = [
         {"match": {name: {"query": job, "lenient": True}}}
         for name in named["job"]
-        for job in dict.fromkeys([scope.job, *numbers[:64]])
+        for job in dict.fromkeys([scope.job, *numbers[:32]])
     ]
     if scope.pods:
         exact += [{"terms": {name: list(scope.pods)[:MOST_NAMES]}} for name in named["pod"]]
