@@ -133,7 +133,8 @@ def _weigh(context: Context, group: Group) -> None:
         group.lower(0.2, "the platform gave this GPU to none of the job's pods")
     if first is None or last is None:
         if context.fail is not None and group.source in ("kernel", "metrics", "kubernetes", "slurm"):
-            near = group.source != "kernel" or _of_the_job(context, group) or _at_the_end(context, group)
+            lasts = persistent(context, group)  # a state that lasts has no place in an order
+            near = lasts or group.source != "kernel" or _of_the_job(context, group) or _at_the_end(context, group)
             group.lower(0.85 if near else 0.4, "without a time it cannot be put in order")
         return
     life = life_of(context, first)
@@ -187,6 +188,7 @@ _LASTING = (
     "container-",
     "uvm-",
     "rm-init",
+    "gpu-power-cable",
     "metric-fabric",
     "slurm-gres",
 )
