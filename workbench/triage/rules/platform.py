@@ -49,22 +49,36 @@ _PLACING = ("k8s-failed-scheduling", "k8s-gang-waiting")
 _STARTING = ("k8s-mount", "k8s-image", "k8s-sandbox", "k8s-gpu-injection", "k8s-allocate-failed")
 
 
+def _moment(event: Event) -> float | None:
+    """Return when an event was seen last: as a time, or as minus its age where the source tells only that."""
+    if event.time is not None:
+        return event.last or event.time
+    age = event.data.get("age")
+    return -float(age) if age is not None else None
+
+
 def started_after(context: Context, outcome: Outcome) -> None:
-    """A pod that found its node, or whose container started, afterwards had only to wait: nothing of that ended the job."""
-    placed: dict[str, float] = {}
-    started: dict[str, float] = {}
+    """
+    A pod that found its node, or whose container started, afterwards had only to wait: nothing of that ended the job.
+
+    kubectl prints how long ago instead of when, which orders the events of one output as well.
+    """
+    placed: dict[tuple[str, str], float] = {}
+    started: dict[tuple[str, str], float] = {}
     for event in context.events:
-        if event.signature == "k8s-started" and event.time is not None and event.data.get("pod"):
-            pod, last = str(event.data["pod"]), event.last or event.time
-            placed[pod] = max(last, placed.get(pod, last))
-            if event.data.get("reason") == "Started":
-                started[pod] = max(last, started.get(pod, last))
+        if event.signature != "k8s-started" or not event.data.get("pod") or (moment := _moment(event)) is None:
+            continue
+        pod = str(event.data["pod"]), "" if event.time is not None else event.file
+        placed[pod] = max(moment, placed.get(pod, moment))
+        if event.data.get("reason") == "Started":
+            started[pod] = max(moment, started.get(pod, moment))
     for group in outcome.alive(*_PLACING, *_STARTING):
         after = placed if group.signature.startswith(_PLACING) else started
         over = [
             event
             for event in group.events
-            if event.time is not None and after.get(str(event.data.get("pod")), float("-inf")) > (event.last or event.time)
+            if (moment := _moment(event)) is not None
+            and after.get((str(event.data.get("pod")), "" if event.time is not None else event.file), float("-inf")) > moment
         ]
         if len(over) == len(group.events):
             group.dismiss("the pod started afterwards")
