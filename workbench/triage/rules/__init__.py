@@ -25,6 +25,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     platform.quoted_lines,
     platform.superseded_mismatch,
     network.link_flaps,
+    network.named_port,
     network.odd_interface,
     gpu.repeated_faults,
     gpu.remap_without_harm,
