@@ -178,6 +178,8 @@ def find_failure(context: Context) -> None:
     firsts = [shift(last["first_time"], rank) for rank, last in context.rank_last.items() if last.get("first_time")]
     begin = firsts + [event.time for event in events if event.time is not None] + [row[0] for row in context.progress[:1]]
     finish = stamps + [event.time for event in events if event.time is not None] + [row[0] for row in context.progress[-1:]]
+    # a log that was cut to its end: what timed out in it was begun that long before, by a job that ran
+    begin += [event.time - float(event.data["ran_ms"]) / 1000.0 for event in events if event.time and event.data.get("ran_ms")]
     if not begin:
         begin = [job.start - context.job_offset for job in context.incident.jobs if job.start]
     finish += [job.end - context.job_offset for job in context.incident.jobs if job.end] if not finish else []
