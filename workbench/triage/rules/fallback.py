@@ -62,9 +62,7 @@ def succeeded(context: Context, outcome: Outcome) -> None:
     """
     jobs = [job for job in context.incident.jobs if "." not in (job.id or "")]  # steps (17.batch) may succeed while the job fails
     ended = [job for job in jobs if job.state and not job.state.upper().startswith(_STILL)]
-    good = bool(ended) and all(
-        (job.state or "").upper().startswith(_WELL) and not job.exit_code for job in ended
-    )
+    good = bool(ended) and all((job.state or "").upper().startswith(_WELL) and not job.exit_code for job in ended)
     zero = [job for job in jobs if job.exit_code is not None]
     clean = bool(zero) and all(job.exit_code == 0 and not job.signal for job in zero) and (good or not ended)
     bad = any(job.exit_code or job.signal for job in jobs) or (bool(ended) and not good)
