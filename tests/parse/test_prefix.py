@@ -180,3 +180,8 @@ def test_name_of_a_python_logger_is_no_host() -> None:
     lines = [f"{logger}: [WARNING] Sending process {pid} closing signal SIGTERM" for pid in range(4)]
     assert logger not in context(lines).hosts
     assert context([line.replace(logger, "gpu-1.hpc") for line in lines]).hosts == {"gpu-1.hpc"}
+
+
+def test_rank_in_brackets_behind_stamp_and_level_is_the_speakers() -> None:
+    assert split_prefix("2025-06-12T09:11:41.000Z ERROR [rank3]: CUDA error", Context()).rank == 3
+    assert split_prefix("2025-06-12T09:11:41.000Z ERROR lost [rankings]", Context()).rank is None

@@ -97,7 +97,7 @@ _SUBMITIT = re.compile(rf"submitit (\w+) \((\d{{4}})-(\d{{2}})-(\d{{2}}) {_T}\) 
 # [rank3]: | [rank 3] | [RANK 1] | [Rank 2]: | <rank 3> | rank3: | Rank 3: | rank-3:
 _RANK = re.compile(r"[\[<][Rr](?:ank|ANK)[ _:=]{0,2}(\d+)(?:/\d+)?[\]>]:?|[Rr]ank[ _-]?(\d+):(?=\s|$)")
 # | rank 14 |   rank=3 host=node-a   rank 5/32 local_rank 5
-_IN_RANK = re.compile(r"(?:^|[\s|\[(,])[Rr](?:ank|ANK)(?:=| = |: | )(\d+)(?:/\d+)?(?=[\s|\]),:]|$)")
+_IN_RANK = re.compile(r"(?:(?:^|[\s|\[(,])[Rr](?:ank|ANK)(?:=| = |: | )|\[[Rr](?:ank|ANK)_?)(\d+)(?:/\d+)?(?=[\s|\]),:]|$)")
 _IN_HOST = re.compile(r"\s(?:host|hostname|node)=([A-Za-z][\w.-]*)")
 # rank3[4410][MainThread]: INFO: composer.trainer: (Composer)
 _COMPOSER = re.compile(r"[Rr]ank(\d+)\[(\d+)\]\[[^\]]*\]:")

@@ -134,7 +134,9 @@ def _weigh(context: Context, group: Group) -> None:
     if first is None or last is None:
         if context.fail is not None and group.source in ("kernel", "metrics", "kubernetes", "slurm"):
             lasts = persistent(context, group)  # a state that lasts has no place in an order
-            near = lasts or group.source != "kernel" or _of_the_job(context, group) or _at_the_end(context, group)
+            near = not _stale(context, group) and (
+                lasts or group.source != "kernel" or _of_the_job(context, group) or _at_the_end(context, group)
+            )
             group.lower(0.85 if near else 0.4, "without a time it cannot be put in order")
         return
     life = life_of(context, first)
@@ -161,6 +163,12 @@ def _weigh(context: Context, group: Group) -> None:
     ends = life_of(context, last) or life
     if ends.stop is not None and last + windows.survived < ends.stop and not sustained(context, group):
         group.lower(0.15, f"the job made steps for {ago(ends.stop - last)} after it")
+
+
+def _stale(context: Context, group: Group) -> bool:
+    """Tell whether kubectl's ages say that what a group reports was last seen a day or more ago."""
+    ages = [event.data.get("age") for event in group.events]
+    return all(isinstance(age, (int, float)) and age >= context.windows.stale_condition for age in ages)
 
 
 def _of_the_job(context: Context, group: Group) -> bool:

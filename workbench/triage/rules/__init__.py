@@ -30,6 +30,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     gpu.repeated_faults,
     gpu.remap_without_harm,
     gpu.pcie_floods,
+    gpu.strangers,
     gpu.whole_node,
     gpu.driver_hang_tasks,
     gpu.supports,
