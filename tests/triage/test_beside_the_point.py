@@ -59,3 +59,19 @@ def test_interrupt_that_a_handler_raises_is_nobodys_wish_where_the_scheduler_say
     trace = 'Traceback (most recent call last):\n  File "/work/train.py", line 30, in handler\n    raise KeyboardInterrupt\nKeyboardInterrupt\n'
     assert _verdict(tmp_path / "after", {"logs/slurm.out": STEPS + end + trace}).cls == "platform/preemption"
     assert _verdict(tmp_path / "alone", {"logs/slurm.out": STEPS + trace}).cls == "user/stopped"
+
+
+def test_error_without_a_stamp_may_be_as_late_as_the_step_that_ran(tmp_path: Path) -> None:
+    kernel = "[Thu Jun 12 09:12:20 2025] NVRM: Xid (PCI:0000:5d:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+    error = "[rank1]: torch.AcceleratorError: CUDA error: unknown error\n"
+    verdict = _verdict(tmp_path, {"logs/job.log": STEPS + error, "kernel/node-a.log": kernel})
+    assert (verdict.cls, verdict.gpu.pci if verdict.gpu else None) == ("hardware/gpu-lost", "0000:5d:00.0")
+
+
+def test_memory_kill_of_the_loader_that_the_job_misses_is_the_jobs(tmp_path: Path) -> None:
+    kernel = "[Thu Jun 12 09:12:00 2025] Memory cgroup out of memory: Killed process {} (pt_data_worker) total-vm:12345678kB, anon-rss:8812345kB, file-rss:1234kB, shmem-rss:0kB, UID:0 pgtables:21212kB oom_score_adj:998\n"
+    error = "[rank1]: RuntimeError: DataLoader worker (pid 9188) is killed by signal: Killed. \n"
+    mine = _verdict(tmp_path / "mine", {"logs/job.log": STEPS + error, "kernel/node-a.log": kernel.format(9188)})
+    other = _verdict(tmp_path / "other", {"logs/job.log": STEPS + error, "kernel/node-a.log": kernel.format(4000)})
+    assert (mine.evidence_records[0].signature, mine.retry) == ("oom-kill-cgroup", "fix-first")
+    assert other.evidence_records[0].signature == "dataloader-worker-killed"

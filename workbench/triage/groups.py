@@ -157,7 +157,7 @@ def _weigh(context: Context, group: Group) -> None:
                 group.dismiss(f"{ago(context.start - last)} before the job began")
             return
         late = windows.after_end if group.source in ("kubernetes", "slurm", "smi", "bmc", "metrics") else windows.xid_after
-        limit = max(life.fail, life.stop or 0.0)
+        limit = max(life.fail + life.slack, life.stop or 0.0)
         if first > limit + late:
             group.lower(0.3, f"{ago(first - limit)} after the first error")
     ends = life_of(context, last) or life

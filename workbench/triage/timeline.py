@@ -193,6 +193,7 @@ def find_failure(context: Context) -> None:
     for life in context.lives:
         steps = [row[0] for row in context.progress if life.start <= row[0] < life.until]
         life.stop = max(steps) if steps else None
+        _loosen(events, steps)
         errors = [
             event.time
             for event in events
@@ -204,12 +205,28 @@ def find_failure(context: Context) -> None:
         ]
         late = [time for time in errors if life.stop is None or time >= life.stop - context.windows.survived]
         life.fail = min(late, default=None)
+        life.slack = min((float(event.data.get("slack") or 0.0) for event in events if event.time == life.fail), default=0.0)
         inside = [time for time in finish if life.start <= time < life.until]
         life.end = max(inside + errors + steps, default=life.start)
         if life.fail is None and (finish or errors or steps):
             life.fail = life.end
     first = context.lives[0]
     context.stop, context.fail = first.stop, first.fail
+
+
+def _loosen(events: list[Event], steps: list[float]) -> None:
+    """
+    Say how much later than the last stamped line an unstamped error at the end of a log may be: two of the job's usual steps.
+
+    A traceback that follows the line of a step came while the next one ran, which takes as long as the steps before.
+    """
+    moments = sorted(set(steps))
+    gaps = [after - before for before, after in zip(moments, moments[1:], strict=False) if after - before >= 1.0]
+    if not gaps:
+        return
+    for event in events:
+        if event.data.get("time_from") == "previous" and event.time == moments[-1]:
+            event.data["slack"] = min(600.0, 2.0 * median(gaps[-20:]))
 
 
 def correct_local_time(context: Context, events: list[Event]) -> None:

@@ -84,6 +84,10 @@ def started_after(context: Context, outcome: Outcome) -> None:
             group.dismiss("the pod started afterwards")
 
 
+# RuntimeError: DataLoader worker (pid 9188) is killed by signal: Killed.
+_LOADER = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d+)")
+
+
 def memory_kills(context: Context, outcome: Outcome) -> None:
     """
     An out-of-memory kill counts when its victim was the job's process: by process id, by pod, or by a rank of that node that died of
@@ -97,6 +101,11 @@ def memory_kills(context: Context, outcome: Outcome) -> None:
             and (event.code in (-9, 137, 9) or event.signature in ("exit-sigkill", "slurm-task-killed", "k8s-oom-killed"))
         )
     ]
+    loaders = {
+        int(found[1]): event
+        for event in context.events
+        if event.signature == "dataloader-worker-killed" and (found := _LOADER.search(event.text))
+    }
     job_known = bool(context.rank_node or context.job_pods or context.rank_last)
     for group in outcome.alive("oom-kill"):
         if not job_known:
@@ -113,6 +122,9 @@ def memory_kills(context: Context, outcome: Outcome) -> None:
             elif pid is not None and any(other.pid == pid for other in killed_ranks):
                 mine.append(f"pid {pid} is one that the launcher reports killed")
                 group.rank = next((other.rank for other in killed_ranks if other.pid == pid), group.rank)
+            elif pid in loaders:
+                mine.append(f"pid {pid} is the loader that the job misses")
+                group.rank = loaders[int(pid)].rank if group.rank is None else group.rank
             elif any(pod in where for pod in context.job_pods if pod):
                 mine.append("its pod is the job's")
             elif any(
