@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from itertools import pairwise
 from statistics import median
 
 from workbench.model import Event
@@ -221,7 +222,7 @@ def _loosen(events: list[Event], steps: list[float]) -> None:
     A traceback that follows the line of a step came while the next one ran, which takes as long as the steps before.
     """
     moments = sorted(set(steps))
-    gaps = [after - before for before, after in zip(moments, moments[1:], strict=False) if after - before >= 1.0]
+    gaps = [after - before for before, after in pairwise(moments) if after - before >= 1.0]
     if not gaps:
         return
     for event in events:
