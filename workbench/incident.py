@@ -448,6 +448,7 @@ def parse_document(document: Document, reference: float | None = None) -> Parsed
         return parse_manifest(document.data, file=file)
     from workbench.parse.bounds import bound_times
     from workbench.parse.job import parse_job
+    from workbench.sources.paste import quotations
 
     parsed = parse_job(lines, file=file, node=node, year=year, scanned=True)
     bound_times(parsed.events, lines)
@@ -459,6 +460,12 @@ def parse_document(document: Document, reference: float | None = None) -> Parsed
 
         stacks = parse_stacks(lines, file=file, headed=True)
         parsed.events += [event for event in stacks.events if event.signature != "stack-fatal-error"]
+    for part in quotations(document):
+        said = parse_document(part, reference)
+        if said.events:
+            rows = {line.no for line in part.lines}
+            parsed.events = [event for event in parsed.events if event.line not in rows]
+            parsed.extend(said)
     return parsed
 
 

@@ -76,6 +76,11 @@ def assess_coverage(context: Context, best: Hypothesis) -> list[Coverage]:
                 problem.source, problem.status, f"{where}: {problem.message}" + (f" ({problem.hint})" if problem.hint else "")
             )
         )
+    undated = sum(1 for one in context.incident.series if len(one.times) and one.times[0] != one.times[0])
+    if undated:
+        entries.append(
+            Coverage("metrics", "partial", f"{undated} series without a time: their states are read, growth cannot be")
+        )
     blanks = sum(one.blanks for one in context.incident.series)
     if blanks:
         entries.append(Coverage("metrics", "partial", f"{blanks} blank sentinel values were masked"))
