@@ -124,7 +124,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("health.vbios", "text", "version of the VBIOS that all GPUs should have"),
     Setting("health.persistence", "flag", "whether persistence mode should be on", True),
     Setting("health.compute_mode", "text", "compute mode that GPUs should have: Default, Exclusive_Process"),
-    Setting("health.mig", "text", "off, on, or how many MIG instances each GPU should have"),
+    Setting("health.mig", "text", "off, on, how many MIG instances each GPU should have, or which: 1g.10gb=4,3g.40gb=1"),
     Setting("health.exclusive", "flag", "jobs get whole nodes: before one starts nobody may compute on a GPU", False),
     Setting("health.dcgm", "flag", "DCGM must be there and list the same GPUs", False),
     Setting("health.state", "path", "folder for what must outlive a run", "/var/lib/workbench"),
@@ -146,6 +146,16 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("health.diag", "number", "level 1 to 4 of dcgmi diag with --context idle; 1 when not set"),
     Setting("health.probe_python", "path", "a Python with torch or cupy, for products of matrices with --context idle"),
     Setting("health.checks_folder", "words", "folders of executables that are checks of your own"),
+    Setting("remediation.policy", "path", "file that says what may be done, how much at once, and what needs no person"),
+    Setting("remediation.journal", "path", "file in which every intent and outcome is kept", "/var/lib/workbench/journal.jsonl"),
+    Setting("remediation.folder", "path", "folder for evidence, reports and runs of commands", "/var/lib/workbench/remediation"),
+    Setting(
+        "remediation.scheduler",
+        "text",
+        "what changes nodes; `auto`: Kubernetes when it is configured, else Slurm",
+        "auto",
+        choices=("auto", "kubernetes", "slurm"),
+    ),
     Setting("node.enabled", "flag", "read this machine's own GPUs and kernel log, when the job ran on it", True),
 )
 _KNOWN = {setting.key: setting for setting in SETTINGS}

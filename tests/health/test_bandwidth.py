@@ -177,7 +177,7 @@ def test_behind_nvswitches_unevenness_and_missing_pairs_are_faults(node: Node) -
 def test_all_slow_together_is_a_warning(node: Node) -> None:
     found = one(check(node, **{H2D: flat(26.0)}), "bandwidth-below-usual")
     assert found.status == "warning"
-    assert "known for 55" in found.summary
+    assert "known for 52" in found.summary
 
 
 def test_what_was_waived_failed_or_is_not_there(node: Node) -> None:

@@ -60,6 +60,8 @@ def test_each_form_and_its_exit_code(form: str, capsys: pytest.CaptureFixture[st
         told = json.loads(out)
         assert told["schema"] == "workbench.findings/1"
         assert told["status"] in ("critical", "unknown")
+        assert told["context"] == "allocation"
+        assert told["time"].endswith("Z")
     else:
         assert "gpu-count" in out or "4096" in out
 

@@ -123,8 +123,20 @@ def run(options: argparse.Namespace) -> int:
 
         return _CODES[run_pairs(options)]
     findings = look(options, settings)
-    sys.stdout.write(FORMATS[options.output](findings, verbose=options.verbose))
+    about = {"about": _about(options)} if options.output == "json" else {}
+    sys.stdout.write(FORMATS[options.output](findings, verbose=options.verbose, **about))
     return code_of(fitness(findings), options.output)
+
+
+def _about(options: argparse.Namespace) -> dict[str, str]:
+    """Return when, in which boot and in which context the checks ran: what a plan needs to know whether they still hold."""
+    import datetime as dt
+
+    from workbench.health.state import boot_id
+    from workbench.sources.node.world import World
+
+    now = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return {"time": now, "boot": boot_id(World(root=Path(options.root))), "context": options.context}
 
 
 class _Usage(WorkbenchError):

@@ -19,6 +19,7 @@ SHIPPED = {
     "daemonset": ("workbench.deploy", "daemonset.yaml"),
     "npd": ("workbench.deploy", "npd.json"),
     "slurm": ("workbench.deploy", "slurm.sh"),
+    "policy": ("workbench.deploy", "policy.toml"),
 }
 
 
@@ -30,11 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "action",
-        choices=("show", "rbac", "daemonset", "npd", "slurm"),
-        metavar="show|rbac|daemonset|npd|slurm",
+        choices=("show", "rbac", "daemonset", "npd", "slurm", "policy"),
+        metavar="show|rbac|daemonset|npd|slurm|policy",
         help="show: list all settings, without secrets; rbac: print the Kubernetes account that may read what triage needs, and no more; "
         "daemonset: print what checks every node; npd: print a monitor for node-problem-detector; "
-        "slurm: print a health program, prolog and epilog",
+        "slurm: print a health program, prolog and epilog; policy: print a policy of remediation to begin with",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--writer", action="store_true", help="with rbac: the account that may show how nodes are, and no more")

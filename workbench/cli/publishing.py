@@ -18,6 +18,7 @@ from workbench.config import Config
 from workbench.errors import SourceError, WorkbenchError
 from workbench.health import Finding, fitness
 from workbench.health.publish import KubernetesEvents, KubernetesNode, Publisher, Textfile
+from workbench.health.state import boot_id
 from workbench.health.watch import Watch
 from workbench.report.findings import FORMATS, headline
 
@@ -50,7 +51,8 @@ def _publishers(options: argparse.Namespace, config: Config) -> list[Publisher]:
 
             api = Api(config["kubernetes.kubeconfig"], config["kubernetes.context"])
             writer = NodeWriter(api, _node(options) or World().node)
-            found += [KubernetesNode(writer, _say), KubernetesEvents(writer)]
+            boot = boot_id(World(root=Path(options.root)))
+            found += [KubernetesNode(writer, _say, boot=boot), KubernetesEvents(writer)]
         elif kind == "textfile" and path:
             if not path.endswith(".prom"):
                 raise _Usage(f"{path}: the textfile collector reads *.prom only", hint="--publish textfile=/…/workbench.prom")

@@ -17,10 +17,11 @@ from workbench.sources.contract import Deadline
 from workbench.sources.kubernetes.errors import words
 from workbench.sources.kubernetes.write import NodeWriter
 
-__all__ = ["LABEL", "OWNER", "KubernetesEvents", "KubernetesNode", "Publisher", "Textfile"]
+__all__ = ["BOOT", "LABEL", "OWNER", "KubernetesEvents", "KubernetesNode", "Publisher", "Textfile"]
 
 LABEL = "gpu-workbench/fit"  # true, false or unknown: for a scheduler's nodeAffinity
 OWNER = "gpu-workbench/fit-by"
+BOOT = "gpu-workbench/fit-boot"  # boot id of the node when it was checked: after a reboot, what stands there may be of the boot before
 _US = "workbench check"
 _EVENTS = 600.0  # seconds between two writes of one event: it lives for an hour, and its count tells the rest
 _MOST = 20  # events a run: more kinds of trouble than this at once are one trouble
@@ -54,12 +55,14 @@ class KubernetesNode:
         Takes (what stands in the way, the way out) when the label is somebody else's: the conditions are written all the same.
     seconds : float, optional
         Deadline of one round of requests.
+    boot : str, optional
+        Boot id of the node; shown beside the label, so that nobody acts on what was seen in another boot.
     """
 
     name = "conditions in Kubernetes"
 
-    def __init__(self, writer: NodeWriter, say: Callable[[str, str], None], *, seconds: float = 15.0) -> None:
-        self._writer, self._say, self._seconds = writer, say, seconds
+    def __init__(self, writer: NodeWriter, say: Callable[[str, str], None], *, seconds: float = 15.0, boot: str = "") -> None:
+        self._writer, self._say, self._seconds, self._boot = writer, say, seconds, boot
         self._node: Mapping[str, Any] | None = None
         self._read = 0.0
         self._said = ""
@@ -79,10 +82,10 @@ class KubernetesNode:
         if self._node is None:
             self._load(now, deadline)
         due, (labels, notes, foreign) = to_write(wanted, self._there()), self._label(fit)
-        if (due or labels) and now - self._read > _FRESH:
+        if (due or labels or notes) and now - self._read > _FRESH:
             self._load(now, deadline)
             due, (labels, notes, foreign) = to_write(wanted, self._there()), self._label(fit)
-        if due or labels:
+        if due or labels or notes:
             self._patch(deadline, due, labels, notes, now)
         if foreign and foreign != self._said:
             self._say(foreign, f"kubectl label node {self._writer.node} {LABEL}-")
@@ -140,12 +143,14 @@ class KubernetesNode:
         metadata = (self._node or {}).get("metadata")
         metadata = metadata if isinstance(metadata, Mapping) else {}
         there = (metadata.get("labels") or {}).get(LABEL)
-        owner = (metadata.get("annotations") or {}).get(OWNER)
+        annotations = metadata.get("annotations") or {}
+        owner = annotations.get(OWNER)
+        boot = {BOOT: self._boot} if self._boot and annotations.get(BOOT) != self._boot else {}
         if there is not None and owner != _US:
             return {}, {}, f"the label {LABEL}={there} was set by {owner or 'somebody else'}, and is left as it is"
         if there == fit:
-            return {}, {}, ""
-        return {LABEL: fit}, {} if owner == _US else {OWNER: _US}, ""
+            return {}, boot, ""
+        return {LABEL: fit}, boot | ({} if owner == _US else {OWNER: _US}), ""
 
 
 class KubernetesEvents:

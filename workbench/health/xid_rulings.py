@@ -16,7 +16,8 @@ from workbench.sources.node.kernel_events import KernelLog
 __all__ = ["Ruling", "instances", "rulings", "state_of", "xid_row"]
 
 _DAY = 86400.0
-_INCIDENT = 600.0  # seconds between two errors of one kind that make two incidents; our own measure
+# Seconds between two errors of one kind that make two incidents; our own measure (NVSentinel: 180 for Xid 31, 15 for Xid 13)
+_INCIDENT = 600.0
 _TOGETHER = 60.0  # seconds within which the same code on another GPU means that the job did it, not the GPU
 _RANK = {"ok": 0, "warning": 1, "unknown": 2, "critical": 3}
 # words of this module, in the order in which they are printed

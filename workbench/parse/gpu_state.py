@@ -164,6 +164,7 @@ _PLACES: tuple[tuple[str, str, str], ...] = (
     ("serial", r"serial_number|serial", "text"),
     ("minor", r"minor_number", "int"),
     ("vbios", r"vbios_version", "text"),
+    ("gsp_firmware", r"gsp_firmware_version", "text"),
     ("ecc.mode.current", r"ecc_mode/current(?:_ecc)?|ecc_mode_current", "yes"),
     ("ecc.mode.pending", r"ecc_mode/pending(?:_ecc)?|ecc_mode_pending", "yes"),
     ("ecc.volatile.corrected_dram", r"volatile/dram_correctable", "int"),
@@ -199,6 +200,12 @@ _PLACES: tuple[tuple[str, str, str], ...] = (
     ("temperature.slowdown", r"gpu_slowdown_temp|gpu_temp_slow_threshold", "float"),
     ("temperature.memory", r"memory_current_temp|memory_temp|temperature_memory", "float"),
     ("temperature.margin", r"gpu_t_limit_temp|gpu_temp_tlimit", "float"),
+    ("temperature.slowdown_margin", r"gpu_slowdown_t_limit_temp|gpu_temp_slow_tlimit_threshold", "float"),
+    # "HW Thermal Slowdown" of the text is hw_therm_slowdown in XML, "HW Power Braking" is hw_power_brake
+    ("throttled.sw_thermal", r"clocks_event_reasons_counters/(?:\w+counters_)?sw_therm(?:al)?_slowdown", "int"),
+    ("throttled.hw_thermal", r"clocks_event_reasons_counters/(?:\w+counters_)?hw_therm(?:al)?_slowdown", "int"),
+    ("throttled.power_brake", r"clocks_event_reasons_counters/(?:\w+counters_)?hw_power_brak\w+", "int"),
+    ("throttled.power", r"clocks_event_reasons_counters/(?:\w+counters_)?sw_power_cap\w*", "int"),
     (
         "power.watts",
         r"(?:gpu_power_readings|power_readings)/(?:instantaneous_power_draw|average_power_draw|power_draw|instant_power_draw)",

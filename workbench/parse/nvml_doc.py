@@ -46,6 +46,12 @@ _KEYS = {
     "retired_pages.pending": "retired_pages/pending_page_blacklist",
     "temperature.gpu": "temperature/gpu_current_temp",
     "temperature.slowdown": "temperature/gpu_slowdown_temp",
+    "temperature.margin": "temperature/gpu_t_limit_temp",
+    "temperature.slowdown_margin": "temperature/gpu_slowdown_t_limit_temp",
+    "throttled.sw_thermal": "clocks_event_reasons_counters/sw_thermal_slowdown",
+    "throttled.hw_thermal": "clocks_event_reasons_counters/hw_thermal_slowdown",
+    "throttled.power_brake": "clocks_event_reasons_counters/hw_power_braking",
+    "throttled.power": "clocks_event_reasons_counters/sw_power_capping",
     "pcie.generation": "pci/gpu_link_info/pcie_generation/current",
     "pcie.generation_max": "pci/gpu_link_info/pcie_generation/max",
     "pcie.width": "pci/gpu_link_info/link_width/current",
@@ -218,6 +224,9 @@ def _reading(raw: Mapping[str, Any], gpu: Gpu, where: _Where) -> Reading:
         for part, key in keys.items():
             if inner.get(part) is not None:
                 put(key, name, "Success" if key == "fabric/status" and inner[part] == 0 else inner[part])
+    # a driver before R575 tells heat of hardware and of software as one
+    if raw.get("throttled.thermal") is not None and raw.get("throttled.hw_thermal") is None:
+        put("clocks_event_reasons_counters/thermal_violation", "throttled.thermal", raw["throttled.thermal"])
     mask = _inner(raw.get("fabric")).get("health_mask")
     for part, (shift, said) in _FABRIC_HEALTH.items():
         if isinstance(mask, int) and mask >> shift & 3 == 1:

@@ -9,7 +9,7 @@ from workbench.model import Condition, JobRecord, Line, Parsed
 from workbench.parse.nodeset import expand
 from workbench.parse.slurm_words import base_state, duration, exit_code, local_epoch, node_condition, split_reason
 
-__all__ = ["parse_scontrol"]
+__all__ = ["parse_scontrol", "show_records"]
 
 _FIRST = re.compile(r"^\s*(JobId|NodeName)=(\S+)")
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][\w/:.-]*)=")
@@ -42,6 +42,17 @@ def parse_scontrol(lines: Sequence[Line], parsed: Parsed, file: str) -> set[int]
         elif found:
             _node(record, parsed, file)
     return taken
+
+
+def show_records(text: str) -> list[dict[str, str]]:
+    """
+    Return the records of ``scontrol show node`` or ``job`` as keys and values, as they stand there.
+
+    >>> show_records("NodeName=g1 Arch=x86_64\\n   State=IDLE+DRAIN Gres=gpu:8\\n   Reason=a = b [root@2026-03-01T10:00:59]\\n")[0]["Reason"]
+    'a = b [root@2026-03-01T10:00:59]'
+    """
+    lines = [Line(number, line) for number, line in enumerate(text.splitlines(), 1)]
+    return [_collect(record)[0] for record in _records(lines)]
 
 
 def _records(lines: Sequence[Line]) -> Iterator[list[Line]]:

@@ -12,12 +12,13 @@ from workbench.parse.smi_query import Reading
 
 __all__ = ["judge", "judge_clocks", "judge_errors", "judge_peers"]
 
-# Above this many lifetime SRAM uncorrectable errors operators replace a GPU (Azure's node health checks); asked only where the
-# driver does not yet print "SRAM Threshold Exceeded" itself.
+# Above this many lifetime SRAM uncorrectable errors operators replace a GPU; asked only where the driver does not yet print "SRAM Threshold
+# Exceeded" itself. From memory: Azure's azure_gpu_ecc.nhc, opened 2026-11-30, takes a node out at the first one.
 SRAM_LIMIT = 4
 # Retired pages at which NVIDIA's dynamic page retirement guide calls for a replacement.
 PAGES_LIMIT = 60
-# Time throttled by heat or power brake since the driver was loaded that is worth a line, in microseconds (10 min).
+# Time throttled by heat or power brake since the driver was loaded that is worth a line, in microseconds (10 min); our own measure, gpud
+# wants somebody to look from six minutes within ten on.
 THROTTLED_LIMIT = 600e6
 # Share of the highest clock of a query loop below which a GPU that slows down by heat loses real speed; our own measure.
 SLOWED = 0.8
@@ -137,9 +138,14 @@ def _throttle(reading: Reading, out: Out) -> None:
             out.event(signature, active[name], gpu, reason=name)
     if "hw_slowdown" in active and not any(name.startswith(("hw_thermal", "hw_power")) for name in active):
         out.event("smi-throttle-hw", active["hw_slowdown"], gpu)
-    for key, cell in reading.find(r"clocks_event_reasons_counters/(?:hw_thermal_slowdown|hw_power_braking|sw_thermal_slowdown)"):
-        if (number(cell.value) or 0) > THROTTLED_LIMIT:
-            out.event("smi-throttle-history", cell.row, gpu, key=key, reason=key.split("/")[-1], microseconds=number(cell.value))
+    counters = r"clocks_event_reasons_counters/(?:\w+counters_)?"
+    capped = number(reading.value(counters + r"sw_power_cap\w*"))
+    kinds = r"(?:hw_therm(?:al)?_slowdown|hw_power_brak\w+|sw_therm(?:al)?_slowdown|thermal_violation)"
+    for key, cell in reading.find(counters + kinds):
+        # driver 575.51.02 has been seen to print the time under the power cap, which is usual, as that of software for heat, too
+        if (number(cell.value) or 0) > THROTTLED_LIMIT and not ("sw_therm" in key and number(cell.value) == capped):
+            reason = key.split("/")[-1].rpartition("counters_")[2]
+            out.event("smi-throttle-history", cell.row, gpu, key=key, reason=reason, microseconds=number(cell.value))
     now = number(reading.value(r"gpu_current_temp|gpu_temp|temperature_gpu"))
     limit = number(reading.value(r"gpu_slowdown_temp|gpu_temp_slow_threshold"))
     margin = number(reading.value(r"gpu_t_limit_temp|gpu_temp_tlimit"))

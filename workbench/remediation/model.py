@@ -7,14 +7,13 @@ becomes plain values and comes back from them unchanged (`to_dict`, `from_dict`)
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.model import Gpu
 from workbench.remediation.records import plain, record
+from workbench.remediation.words import FINAL, OUTCOMES, OWNER, PLAN_SCHEMA, RECOVERY, RUNGS, STEPS, VERBS, digest
 
 __all__ = [
     "OUTCOMES",
@@ -39,56 +38,6 @@ __all__ = [
     "by_node",
     "digest",
 ]
-
-PLAN_SCHEMA = "workbench.plan/1"
-OWNER = "gpu-reliability-workbench"  # what stands on everything that we changed
-
-# the ladder, from what costs nothing to what costs most; `catalog/ladders.toml` says when one climbs
-RUNGS = (
-    "tolerate",
-    "restart-task",
-    "exclude-node",
-    "cordon",
-    "evacuate",
-    "reset-gpu",
-    "reboot-node",
-    "replace-node",
-    "report",
-)
-
-# what an executor can be asked to do; the value says what it is, in words for a plan
-VERBS: dict[str, str] = {
-    "restart-task": "end the failed task so that its controller starts it again",
-    "exclude": "tell the job's retries to leave out the node",
-    "cordon": "give the node no new work",
-    "taint": "keep away what does not tolerate our taint",
-    "label": "mark the node for schedulers and people",
-    "evict": "ask the node's work to leave, with its disruption budgets and grace",
-    "drain": "let running work end and give the node no more",
-    "collect": "keep the node's evidence before it is lost",
-    "reset-gpu": "reset the GPU",
-    "reboot": "reboot the node",
-    "replace": "delete the machine so that its provider gives another",
-    "validate": "check the node under load before it returns",
-    "uncordon": "give the node work again: takes back our cordon, taint and label",
-    "ticket": "write the report for the provider or the people of the data centre",
-    "page": "tell a person",
-}
-# what takes a restriction of ours away again or only tells: the breaker and the caps never hold these back
-RECOVERY = frozenset({"uncordon", "validate", "collect", "ticket", "page"})
-# what cannot be taken back
-FINAL = frozenset({"restart-task", "evict", "reset-gpu", "reboot", "replace"})
-
-# how far a step is, as an executor sees it
-STEPS = ("absent", "pending", "done", "failed", "blocked", "changed", "unknown")
-# how an action ended, as the journal has it
-OUTCOMES = ("done", "failed", "expired", "refused", "unknown", "undone")
-
-
-def digest(value: Any, length: int = 12) -> str:
-    """Return a short stable hash of plain values: the same content gives the same id in every process."""
-    data = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str)
-    return hashlib.sha256(data.encode()).hexdigest()[:length]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +78,7 @@ class Trouble:
     gpu : Gpu or None
         The GPU, when one is to blame.
     code : str
-        Kind of fault, what recurrence is counted by: code of a finding, or the class of a verdict.
+        Kind of fault: code of a finding, or the first signature of a verdict.
     cls, cause : str
         Failure class and its cause: ``hardware/gpu-memory``, ``hardware``.
     action : str
@@ -142,6 +91,8 @@ class Trouble:
         0 to 1; of findings 1 for critical and warning.
     seen : float or None
         When the last evidence of it was observed.
+    since : float or None
+        When it was first seen; None when only `seen` is known.
     boot : str
         Boot id (or boot time as text) of the node when it was seen; empty when not known.
     job : str
@@ -161,6 +112,7 @@ class Trouble:
     retry: str = ""
     confidence: float = 1.0
     seen: float | None = None
+    since: float | None = None
     boot: str = ""
     job: str = ""
     summary: str = ""
@@ -168,12 +120,21 @@ class Trouble:
 
     @property
     def id(self) -> str:
-        """The fault of this entity, whenever seen: what a repetition of it shares."""
+        """
+        The fault of this entity, whenever and by whomever seen: what a repetition of it shares.
+
+        It is made of the class, not of the code, since one sick memory says Xid 48 today and Xid 95 tomorrow.
+        """
         gpu = "" if self.gpu is None else self.gpu.uuid or self.gpu.pci or str(self.gpu.index)
-        return digest([self.node, gpu, self.code])
+        return digest([self.node, gpu, self.cls or self.code])
+
+    @property
+    def newest(self) -> float | None:
+        """When the newest of its evidence was observed."""
+        return max((one for one in (self.seen, *(piece.time for piece in self.evidence)) if one is not None), default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"id": self.id, **plain(self)}
+        return {"id": self.id, **dict(plain(self))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +225,10 @@ class NodeState:
         What stands for its machine with the provider: name of the NodeClaim or Machine.
     version : str
         Version of the object (resourceVersion): what a change is conditional on.
+    conditions : tuple of mapping
+        What checks show on the node: the conditions of Kubernetes whose type begins with ``Workbench``, as they stand there.
+    checked_boot : str
+        Boot id in which those checks ran; empty when not known.
     work : tuple of Work
     """
 
@@ -286,6 +251,8 @@ class NodeState:
     gpus: int = 0
     claim: str = ""
     version: str = ""
+    conditions: tuple[Mapping[str, str], ...] = ()
+    checked_boot: str = ""
     work: tuple[Work, ...] = ()
 
     @property

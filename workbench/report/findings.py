@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from workbench.health import STATUSES, Finding, fitness
 from workbench.report.text import clean
@@ -65,11 +66,13 @@ def _table(findings: Sequence[Finding], *, verbose: bool) -> str:
     return "\n".join(clean(line) for line in lines) + "\n"
 
 
-def _json(findings: Sequence[Finding], *, verbose: bool) -> str:
+def _json(findings: Sequence[Finding], *, verbose: bool, about: Mapping[str, Any] | None = None) -> str:
+    """`about`: when, in which boot and context it was; without it nobody can tell later whether the findings still hold."""
     del verbose
     document = {
         "schema": SCHEMA,
         "node": next((one.node for one in findings), ""),
+        **(about or {}),
         "status": fitness(findings),
         "findings": [one.to_dict() for one in findings],
     }

@@ -9,7 +9,7 @@ from typing import Any
 from workbench.report import view
 from workbench.report.text import clean, shorten
 
-__all__ = ["render"]
+__all__ = ["quoted", "render"]
 
 # what Markdown or inline HTML gives a meaning; a backslash takes it away (CommonMark 2.4)
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#+!|~&$@])")
@@ -26,26 +26,26 @@ def render(document: Mapping[str, Any]) -> str:
         A verdict as `workbench.report.verdict_json.to_json` gives it.
     """
     sure = view.confidence(document)
-    lines = [f"# {_text(document['class'])}" + (f" ({sure})" if sure else ""), "", f"**{_text(document['summary'])}**", ""]
+    lines = [f"# {quoted(document['class'])}" + (f" ({sure})" if sure else ""), "", f"**{quoted(document['summary'])}**", ""]
     facts = (
         ("Incident", document.get("incident")),
         ("Where", view.where(document)),
         ("When", view.when(document)),
         ("At fault", view.at_fault(document)),
     )
-    lines += [f"- {label}: {_text(value)}" for label, value in facts if value]
-    lines += _section("What to do", [f"{number}. {_text(step)}" for number, step in enumerate(view.todo(document), 1)])
+    lines += [f"- {label}: {quoted(value)}" for label, value in facts if value]
+    lines += _section("What to do", [f"{number}. {quoted(step)}" for number, step in enumerate(view.todo(document), 1)])
     lines += _section("Evidence", _events(document["evidence"], document.get("time")))
-    lines += _section("Slow", [f"- {_text(view.degraded(row))}" for row in document["degraded"]])
-    lines += _section("Only victims", [f"- {_text(group)}" for group in view.victims(document)])
+    lines += _section("Slow", [f"- {quoted(view.degraded(row))}" for row in document["degraded"]])
+    lines += _section("Only victims", [f"- {quoted(group)}" for group in view.victims(document)])
     against = _events(document["counter_evidence"], document.get("time"))
-    against += [f"- not ordered by time: {_text(tie)}" for tie in dict.fromkeys(document.get("ties") or [])]
+    against += [f"- not ordered by time: {quoted(tie)}" for tie in dict.fromkeys(document.get("ties") or [])]
     lines += _section("What speaks against it", against)
-    lines += _section("Other explanations", [f"- {_text(view.other(row))}" for row in view.others(document)])
+    lines += _section("Other explanations", [f"- {quoted(view.other(row))}" for row in view.others(document)])
     lines += _section("What could be seen", _coverage(document))
     foot = []
     if skews := view.skews(document):
-        foot.append(f"Clocks corrected: {_text(skews)}.")
+        foot.append(f"Clocks corrected: {quoted(skews)}.")
     if decided := document.get("decided_by"):
         foot.append(f"Decided by {', '.join(_code(str(row)) for row in decided)}.")
     return "\n".join(lines + (["", *foot] if foot else [])) + "\n"
@@ -55,7 +55,8 @@ def _section(title: str, body: list[str]) -> list[str]:
     return ["", f"## {title}", "", *body] if body else []
 
 
-def _text(value: Any) -> str:
+def quoted(value: Any) -> str:
+    """Return a value as text in which nothing means anything to Markdown, HTML or a terminal."""
     return _MARKUP.sub(r"\\\1", clean(str(value)))
 
 
@@ -71,8 +72,8 @@ def _events(events: list[Mapping[str, Any]], head: str | None) -> list[str]:
     for event in events[:SHOWN_EVIDENCE]:
         times = f" ×{event['count']:,}" if event.get("count", 1) > 1 else ""
         place = ", ".join(part for part in (view.stamp(event, head), view.entity(event)) if part)
-        role = _text(event.get("role") or "context")
-        lines.append(f"- **{role}** {_code(str(event['signature']))}{times}, {_code(view.location(event))}, {_text(place)}")
+        role = quoted(event.get("role") or "context")
+        lines.append(f"- **{role}** {_code(str(event['signature']))}{times}, {_code(view.location(event))}, {quoted(place)}")
         if event.get("text"):
             lines.append(f"  {_code(shorten(str(event['text']), 400))}")
     if len(events) > SHOWN_EVIDENCE:
@@ -86,5 +87,5 @@ def _coverage(document: Mapping[str, Any]) -> list[str]:
     rows = ["| source | status | detail | blind to |", "|---|---|---|---|"]
     for row in document["coverage"]:
         cells = (row["source"], row["status"], row["detail"], view.blind(row))
-        rows.append("| " + " | ".join(_text(cell) for cell in cells) + " |")
+        rows.append("| " + " | ".join(quoted(cell) for cell in cells) + " |")
     return rows

@@ -7,7 +7,7 @@
        WHO CALL[:ARGUMENT…] ANSWER [; ANSWER …]
 
    WHO     node, 3, 2-5 or * (every GPU)
-   CALL    the function's name with its _v2; * is every one. Beside them: links, mig-instances, fabric, fabric-version, field:ID:SCOPE
+   CALL    the function's name with its _v2; * is every one. Beside them: links, mig-instances, mig-name:INSTANCE, fabric, fabric-version, field:ID:SCOPE
    ANSWER  = VALUE …   it succeeds with these (numbers; {i} is the GPU, 33+{i} a sum; a string is the rest of the line, \xff a byte)
            code N      it fails with NVML's return value N
            hang        it never returns, and SIGTERM does not end the process: as in state D
@@ -57,7 +57,7 @@ static const char BUILT_IN[] =
     "* nvmlDeviceGetViolationStatus = 1000000 0\n* nvmlDeviceGetUtilizationRates = 0 0\n* nvmlDeviceGetCurrPcieLinkGeneration = 5\n"
     "* nvmlDeviceGetMaxPcieLinkGeneration = 5\n* nvmlDeviceGetGpuMaxPcieLinkGeneration = 5\n* nvmlDeviceGetCurrPcieLinkWidth = 16\n"
     "* nvmlDeviceGetMaxPcieLinkWidth = 16\n* nvmlDeviceGetPcieReplayCounter = 0\n* nvmlDeviceGetPersistenceMode = 1\n"
-    "* nvmlDeviceGetComputeMode = 0\n* nvmlDeviceGetMigMode = 0 0\n* nvmlDeviceGetMaxMigDeviceCount = 7\n* mig-instances = 0\n"
+    "* nvmlDeviceGetComputeMode = 0\n* nvmlDeviceGetMigMode = 0 0\n* nvmlDeviceGetMaxMigDeviceCount = 7\n* mig-instances = 0\n* mig-name = 1g.10gb\n"
     "* nvmlDeviceGetMigDeviceHandleByIndex = 0\n* nvmlDeviceGetGpuInstanceId = 0\n* nvmlDeviceGetComputeInstanceId = 0\n"
     "* nvmlDeviceGetGpuFabricInfoV = 0\n* nvmlDeviceGetGpuFabricInfo = 0\n* fabric-version = 2\n* fabric = 3 0 0 2\n* nvmlDeviceGetFieldValues = 0\n* field:82 = 41\n* field:230 = 0\n"
     "* links = 18\n* nvmlDeviceGetNvLinkState = 1\n* nvmlDeviceGetNvLinkErrorCounter = 0\n* nvmlDeviceGetNvLinkVersion = 6\n"
@@ -295,7 +295,13 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(U32 i, nvmlDevice_t *d) {
   if (i >= 100) return NVML_ERROR_INVALID_ARGUMENT;
   *d = (nvmlDevice_t)(size_t)(i + 1); ASK((int)i, 0); return NVML_SUCCESS; }
 
-STRING(nvmlDeviceGetName)
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t d, char *s, U32 n) { /* of an instance: with its profile, mig-name:INSTANCE */
+  ASK(id(d), 0);
+  if (!instance(d)) { snprintf(s, n, "%s", said.text); return NVML_SUCCESS; }
+  Said mine = ask("mig-name", id(d), 1, instance(d) - 1);
+  if (mine.code) return mine.code;
+  snprintf(s, n, "%.100s MIG %.60s", said.text, mine.text);
+  return NVML_SUCCESS; }
 STRING(nvmlDeviceGetSerial)
 STRING(nvmlDeviceGetVbiosVersion)
 STRING(nvmlDeviceGetInforomImageVersion)

@@ -12,11 +12,12 @@ from workbench.sources.node.host_processes import Processes
 
 __all__ = ["host_processes"]
 
-# Waiting for a disk at two looks a second apart happens to a busy writer; to this many at once it does not. Our own measure.
+# Waiting for a disk at two looks a second apart happens to a busy writer; to this many at once it does not. Our own measure: gcm counts one
+# that waits for long, not how many do.
 _BLOCKED = 10
-_ZOMBIES = (
-    100  # each holds an entry of the process table and nothing else; so many have a parent that does not work. Our own measure
-)
+# Each holds an entry of the process table and nothing else; so many have a parent that does not work. Our own measure: gcm warns of any that
+# is five minutes old, which a container without an init has for days.
+_ZOMBIES = 100
 
 
 @check(

@@ -16,7 +16,10 @@ __all__ = ["limits"]
 _MIB = 1 << 20
 # NCCL's guide asks for 1 GiB of shared memory where it must be set (docker --shm-size=1g); hosts have half of their memory
 _SHM = 1 << 30
-_LITTLE, _NONE = 0.10, 0.01  # shares of free shared memory; before a job, all of it should be free. Our own measure
+_LITTLE, _NONE = (
+    0.10,
+    0.01,
+)  # shares of free shared memory; before a job, all of it should be free. Our own measure, none published
 
 
 @check(

@@ -15,8 +15,10 @@ __all__ = ["LITTLE", "NONE", "mounts"]
 LITTLE, NONE = (
     5.0,
     0.5,
-)  # percent of space or inodes that are little, and next to none; our own measure, health.space_warning and _critical
-# A file server that is asked for its free space answers in milliseconds; whoever needs a second is in trouble or far away. Our own measure.
+)  # percent of space or inodes that are little, and next to none: health.space_warning and _critical. node-exporter's mixin warns at 5, too
+# (fsSpaceAvailableWarningThreshold), and is critical at 3; gcm at 20 and 15. Ours is critical where writing fails: our own measure.
+# A file server that is asked for its free space answers in milliseconds; whoever needs a second is in trouble or far away. Our own measure:
+# others only have a time limit (gcm: 300 s).
 _SLOW = 1.0
 # what statfs(2) says of a mount whose server forgot it, or is gone
 _STALE = re.compile(r"Stale file handle|stale NFS", re.I)

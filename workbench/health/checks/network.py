@@ -20,7 +20,8 @@ from workbench.sources.node.network import Network
 
 __all__ = ["down_seconds", "network"]
 
-# A link that is away for less than half a minute altogether is survived by NCCL's retries (NVIDIA Health Validation counts a flap from 30 s)
+# A link that is away for less than half a minute altogether is survived by NCCL's retries. NVIDIA Health Validation fails a node at one outage
+# of 30 s (rdma_linkflap_fatal), Azure at two losses of the carrier within six hours, gcm at one.
 _FLAP_SECONDS = 30.0
 _WINDOW = 86400.0  # a day
 _BOOTING = 600.0  # seconds after boot in which links train and switches are still being asked

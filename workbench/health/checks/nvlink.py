@@ -17,8 +17,9 @@ __all__ = ["nvlink"]
 _REPAIRED = ("replay_errors", "crc_flit_errors", "crc_data_errors", "receive_errors", "malformed_packet_errors")
 _SERIOUS = ("recovery_errors", "integrity_errors")  # the link was down for a moment: worth a line from the first on
 _FAILED = ("recovery_failed",)
-# DCGM 3 and 4 call a link bad from one replay or recovery error on (nvvs, NvLinkConditions), and from 100 CRC errors a second on; links
-# that work for weeks have some. Our own measure for a warning: this many repaired errors on one link since the counters began.
+# DCGM 3 and 4 call a link bad from one replay or recovery error on, and from 100 CRC errors a second on (common/DcgmGPUHardwareLimits.h);
+# gcm from the first of any kind; links that work for weeks have some. Our own measure for a warning: this many repaired errors on one link
+# since the counters began.
 _MANY = 1000
 
 

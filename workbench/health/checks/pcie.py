@@ -15,9 +15,11 @@ from workbench.parse.gpu_state import GpuState
 __all__ = ["pcie"]
 
 _BUSY = 50.0  # percent; an idle GPU lowers its link's generation by design, never its width
-# DCGM's background health check warns above 8 replays a minute (DCGM_LIMIT_MAX_PCIREPLAY_RATE in dcgm_structs.h)
+# DCGM's background health check warns above 8 replays a minute, as the driver's makers told it (DCGM_LIMIT_MAX_PCIREPLAY_RATE in DCGM's
+# common/DcgmGPUHardwareLimits.h)
 _REPLAYS_A_MINUTE = 8.0
-# Corrected errors within a day on one link that make it worth a look: the link layer repaired them all. Our own measure.
+# Corrected errors within a day on one link that make it worth a look: the link layer repaired them all. Our own measure, none published. The
+# log of newer kernels is a lower bound: they print ten messages in five seconds a device, aer_dev_correctable has the rest (pcieaer-howto).
 _CORRECTED = 1000
 _DAY = 86400.0
 

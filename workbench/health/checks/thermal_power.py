@@ -14,12 +14,17 @@ from workbench.parse.gpu_state import GpuState
 __all__ = ["thermal_power"]
 
 # Degrees by which HBM is hotter than the core when something is wrong with its contact to the cooler. Healthy ones stay within about
-# 15 under load; our own measure, to be overridden by peers: see _ODD.
+# 15 under load; our own measure, to be overridden by peers: see _ODD. No published figure was found (2026-11: NVIDIA Health Validation,
+# NVSentinel, gpud, gcm, Azure's and Oracle's node checks).
 _GRADIENT = 30.0
 _ODD = 15.0  # degrees above the median gradient of the node's GPUs of the same product, under load
 _BUSY = 90.0  # percent
 # Share of the peers' clock below which a busy GPU is stuck; our own measure. Power capping spreads clocks by a tenth, not by half.
+# Published: Meta's gcm calls 75 MHz beside the application clock that a site names critical; DCGM 4.5's diagnostic compares with the mean of
+# the node, by a percentage that the caller gives.
 _STUCK = 0.6
+# for how long since the driver was loaded; none of them is told by drivers and GPUs that do not count it, and then nothing is said
+_COUNTED = ("throttled.hw_thermal", "throttled.power_brake", "throttled.thermal")
 _CAPPED = ("sw_power_cap", "applications_clocks_setting", "sync_boost", "display_clock_setting")
 
 
@@ -51,7 +56,11 @@ def _seen(seen: Seen, state: GpuState) -> Finding:
         return seen.unknown("not told: " + "; ".join(missing or ["temperature and reasons to slow down"]), gpu=state.gpu)
     memory = state.number("temperature.memory")
     hot = f"{core:.0f} °C" if core is not None else "temperature not measured"
-    return seen.ok(f"{hot}{f', memory {memory:.0f} °C' if memory is not None else ''}, not throttled", gpu=state.gpu)
+    return seen.ok(
+        f"{hot}{f', memory {memory:.0f} °C' if memory is not None else ''}, not throttled",
+        gpu=state.gpu,
+        evidence=[f"{key} = {value / 1e6:.0f} s" for key in _COUNTED if (value := state.number(key)) is not None],
+    )
 
 
 def _limits(seen: Seen, state: GpuState, said: bool) -> Iterator[Finding]:

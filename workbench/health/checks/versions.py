@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from workbench.health.finding import Finding
 from workbench.health.registry import check
 from workbench.health.seen import Seen
+from workbench.parse.gpu_state import NodeGpus
 
 __all__ = ["versions"]
 
@@ -50,15 +51,16 @@ def versions(seen: Seen) -> Iterator[Finding]:
             sound = False
             summary = f"driver {files.module} runs, {files.installed} is installed: the next process that starts may not fit"
             yield seen.found("version-upgraded", summary)
-        if files.unread:
+        unread = [] if _all_told(gpus) else list(files.unread)
+        if unread:
             sound = False
-            yield seen.unknown(f"the firmware of {len(files.unread)} GPUs was not told: {files.unread[0]}", part="firmware")
-        yield from (firmware := list(_firmware(seen)))
-        sound = sound and not firmware
+            yield seen.unknown(f"the firmware of {len(unread)} GPUs was not told: {unread[0]}", part="firmware")
     else:
         sound = False
         reading = seen.readings["driver-files"]
         yield seen.unknown(f"which module runs was not told: {reading.detail}", part="module", hint=reading.hint)
+    yield from (firmware := list(_firmware(seen)))
+    sound = sound and not firmware
     yield from (bios := list(_vbios(seen, told)))
     wanted = str(seen.setting("driver") or "").strip()
     if wanted and not gpus.driver:
@@ -75,11 +77,17 @@ def versions(seen: Seen) -> Iterator[Finding]:
         yield seen.ok("versions, to compare nodes by", part="list", evidence=told)
 
 
+def _all_told(gpus: NodeGpus) -> bool:
+    """Whether each GPU told the firmware of its system processor, or that it runs none."""
+    return bool(gpus.states) and all(state.get("gsp_firmware") or not state.can("gsp_firmware") for state in gpus.states)
+
+
 def _firmware(seen: Seen) -> Iterator[Finding]:
+    """What the GPU's system processor runs, in the driver's words by NVML or nvidia-smi, else in those of its files."""
     files = seen.value("driver-files")
-    running = files.module or seen.gpus.driver
+    running = (files.module if files is not None else "") or seen.gpus.driver
     for state in seen.gpus.states:
-        version = files.firmware.get(state.gpu.pci)
+        version = state.get("gsp_firmware") or (files.firmware.get(state.gpu.pci) if files is not None else None)
         if version and running and version != running:
             yield seen.found("version-firmware-differs", f"GSP firmware {version} under driver {running}", gpu=state.gpu)
 

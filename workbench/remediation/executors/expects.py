@@ -18,14 +18,14 @@ def misfit(expects: Mapping[str, Any], state: NodeState | None, *, foreign: bool
     """
     Return why an action does not fit the node as it is; empty when it does.
 
-    ``work`` is what may be lost: ids of all that may run there. Everything else is a field of `NodeState` that must be equal; what is
-    none cannot be checked, and so does not fit. With `foreign`, what somebody else restricted never fits.
+    ``work`` is what may be lost: identities (or, without one, ids) of all that may run there. Everything else is a field of `NodeState`
+    that must be equal; what is none cannot be checked, and so does not fit. With `foreign`, what somebody else restricted never fits.
     """
     if state is None:
         return "there is no such node any more"
     for key, wanted in expects.items():
         if key == "work":
-            strange = sorted({one.id for one in state.busy()} - set(wanted))
+            strange = sorted(one.id for one in state.busy() if one.uid not in wanted and one.id not in wanted)
             if strange:
                 return f"{', '.join(strange[:3])}{' and more' if len(strange) > 3 else ''} runs there by now, which nobody agreed to lose"
         elif key not in _FIELDS:

@@ -10,6 +10,7 @@ from typing import Any
 from workbench.model import Gpu, Line
 from workbench.parse.gpu_state import GpuState, NodeGpus, from_nvml, from_smi
 from workbench.parse.ids import pci, uuid
+from workbench.parse.mig import instances_of
 from workbench.parse.smi_links import links_of
 from workbench.sources.contract import Deadline
 from workbench.sources.node.nvml import read_nvml
@@ -103,7 +104,7 @@ def _smi(world: World, deadline: Deadline) -> NodeGpus:
     gpus = from_smi(lines)
     if not gpus.states or (gpus.count is not None and gpus.count != len(gpus.states)):
         raise Unread("garbage", f"{ran.asked} says {gpus.count} GPUs and shows {len(gpus.states)}", "run it by hand")
-    states = _with_links(world, gpus.states, deadline)
+    states = _with_instances(world, _with_links(world, gpus.states, deadline), deadline)
     return NodeGpus(states, gpus.driver, gpus.cuda, "", gpus.count, _bus(world), gpus.events, gpus.problems)
 
 
@@ -126,6 +127,23 @@ def _with_links(world: World, states: tuple[GpuState, ...], deadline: Deadline) 
         )
         out.append(replace(state, facts={**state.facts, "nvlink": mine}) if mine else state)
     return tuple(out)
+
+
+def _with_instances(world: World, states: tuple[GpuState, ...], deadline: Deadline) -> tuple[GpuState, ...]:
+    """`nvidia-smi -q` prints no profiles: with MIG on, ask for the list that does; what is not told stays not told."""
+    if not any(state.flag("mig.mode.current") for state in states):
+        return states
+    try:
+        ran = tool(world, ("nvidia-smi", "-L"), deadline, seconds=_SECONDS / 4)
+        found = instances_of(lines_of(ran.text))
+    except Unread as error:
+        return tuple(replace(state, why_not={**state.why_not, "mig.instances": error.detail}) for state in states)
+    return tuple(
+        replace(state, facts={**state.facts, "mig.instances": found[state.gpu.uuid]})
+        if state.flag("mig.mode.current") and state.gpu.uuid in found
+        else state
+        for state in states
+    )
 
 
 def _proc(world: World, deadline: Deadline) -> NodeGpus:

@@ -14,14 +14,16 @@ pynvml. The document has the schema ``workbench.nvml/1``::
                "memory": {"total": 85520809984, "used": …, "free": …}, "ecc.mode": {"current": true, "pending": true},
                "ecc.volatile.uncorrected_dram": 0, …, "remapped_rows": {"correctable": 0, "uncorrectable": 0, "pending": false,
                "failure": false}, "remapped_rows_banks": {…}, "retired_pages.double_bit": null, "temperature.gpu": 33,
-               "power.watts": 71.3, "clocks.sm": 1980, "throttle": ["idle"], "pcie.width": 16, "nvlink": [{"link": 0, "active": true,
-               "replay_errors": 0, …}], "mig.mode": {…}, "processes": [{"pid": 1, "type": "C", "memory": …}],
+               "power.watts": 71.3, "clocks.sm": 1980, "throttle": ["idle"], "throttled.hw_thermal": 0, "pcie.width": 16,
+               "nvlink": [{"link": 0, "active": true, "replay_errors": 0, …}], "gsp_firmware": "570.133.20", "mig.mode": {…},
+               "mig.instances": [{"index": 0, "uuid": "MIG-…", "profile": "1g.10gb"}], "processes": [{"pid": 1, "type": "C", "memory": …}],
                "fabric": {"state": "Completed", "status": 0}, "recovery_action": "None",
                "why_not": {"retired_pages.double_bit": {"code": 3, "error": "Not Supported", "call": "nvmlDeviceGetRetiredPages"}}}],
      "why_not": {}}              # the same for the facts of the node
 
 Every value that NVML did not give is null, and ``why_not`` says in NVML's own words why: not supported, lost, unknown error.
-Times are UTC, memory is in bytes, power in watts, clocks in MHz, temperatures in degrees Celsius.
+Times are UTC, memory is in bytes, power in watts, clocks in MHz, temperatures in degrees Celsius, ``throttled.…`` (for how long it was
+slowed down since the driver was loaded) in microseconds.
 """
 
 from __future__ import annotations

@@ -49,8 +49,13 @@ _NEW_COUNTERS = (
 )
 _FABRIC = ("Not Supported", "Not Started", "In Progress", "Completed")
 _COMPUTE = ("Default", "Exclusive_Thread", "Prohibited", "Exclusive_Process")
+# The driver's branch, and the first of three numbers of nvmlDeviceGetFieldValues that count the nanoseconds for which the GPU was slowed
+# down: by software for heat, by hardware for heat, by the power brake. nvml.h of CUDA 12.9 (R575) has them at 251, that of 13.0 (R580 and
+# on) at 269, and gives 251 to power smoothing. So it is the driver that decides, not the constant of the pynvml that happens to be here.
+_SLOWED = ((580, 269), (575, 251))
 # values that no GPU has are a library's or a driver's garbage
 _MOST = {"celsius": 250, "watts": 10_000, "percent": 100, "mhz": 20_000, "bytes": 1 << 50, "generation": 20, "width": 64}
+_MOST["microseconds"] = 1 << 50  # 35 years
 
 
 class _Failed(Exception):
@@ -72,6 +77,7 @@ class _Library:
     def __init__(self, module: Any) -> None:
         self.module = module
         self.gpu: int | None = None
+        self.driver = ""
 
     def call(self, name: str, *arguments: Any) -> Any:
         function = getattr(self.module, name, None)
@@ -145,8 +151,9 @@ class _Gpu:
         self.put("pci", lambda: _plain(self.ask("nvmlDeviceGetPciInfo").busId))
         self.put("minor", lambda: self.ask("nvmlDeviceGetMinorNumber"))
         self.put("vbios", lambda: self.ask("nvmlDeviceGetVbiosVersion"))
-        for rule in (self._memory, self._rows, self._heat, self._clocks, self._pcie, self._modes, self._fabric, self._reset):
-            rule()
+        self.put("gsp_firmware", lambda: self.ask("nvmlDeviceGetGspFirmwareVersion"))  # R470 and on; not supported: GSP is off
+        for part in ("memory", "rows", "heat", "clocks", "slowed", "pcie", "modes", "fabric", "reset"):
+            getattr(self, f"_{part}")()
         self._links()
         self._processes()
 
@@ -211,6 +218,8 @@ class _Gpu:
         for key, threshold in (("shutdown", 0), ("slowdown", 1), ("memory_max", 2), ("gpu_max", 3)):
             self.number(f"temperature.{key}", "celsius", "nvmlDeviceGetTemperatureThreshold", threshold)
         self.put("temperature.margin", lambda: self.ask("nvmlDeviceGetMarginTemperature"))
+        # Ada and on tell a distance: slowing down begins where the margin reaches this (negative) one
+        self.put("temperature.slowdown_margin", lambda: self._field("NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT"))
         self.put(
             "temperature.memory", lambda: _bounded(self._field("NVML_FI_DEV_MEMORY_TEMP"), "celsius", "nvmlDeviceGetFieldValues")
         )
@@ -220,14 +229,13 @@ class _Gpu:
 
     def _field(self, *names: str) -> Any:
         """One value of nvmlDeviceGetFieldValues, by the name of its constant."""
-        scope = int(names[1]) if len(names) > 1 else 0
-        (found,) = self.ask("nvmlDeviceGetFieldValues", [(self.library.constant(names[0]), scope)])
+        return self._numbered(self.library.constant(names[0]), int(names[1]) if len(names) > 1 else 0, names[0])
+
+    def _numbered(self, number: int, scope: int, name: str) -> Any:
+        (found,) = self.ask("nvmlDeviceGetFieldValues", [(number, scope)])
         if found.nvmlReturn:
-            raise _Failed(
-                int(found.nvmlReturn),
-                str(self.library.module.NVMLError(found.nvmlReturn)),
-                f"nvmlDeviceGetFieldValues({names[0]})",
-            )
+            code = int(found.nvmlReturn)
+            raise _Failed(code, str(self.library.module.NVMLError(code)), f"nvmlDeviceGetFieldValues({name})")
         kinds = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
         return getattr(found.value, kinds[found.valueType] if found.valueType < len(kinds) else "ullVal")
 
@@ -254,6 +262,27 @@ class _Gpu:
 
         self.put("throttle", throttle)
         self.put("utilization", load)
+
+    def _slowed(self) -> None:
+        """How long the GPU was slowed down since the driver was loaded, in microseconds as nvidia-smi prints it."""
+        branch = self.library.driver.partition(".")[0]
+        first = next((number for least, number in _SLOWED if branch.isdigit() and int(branch) >= least), None)
+
+        def counted(at: int) -> Any:
+            if first is None:
+                raise _Failed(
+                    _MISSING,
+                    f"driver {self.library.driver or 'of an unknown version'} does not count it",
+                    "nvmlDeviceGetFieldValues",
+                )
+            return self._numbered(first + at, 0, str(first + at))
+
+        reads = [(key, lambda at=at: counted(at)) for at, key in enumerate(("sw_thermal", "hw_thermal", "power_brake"))]
+        # below the clocks that were asked for; by power is usual under load
+        for key, policy in (("power", 0), ("thermal", 1)):
+            reads.append((key, lambda policy=policy: self.ask("nvmlDeviceGetViolationStatus", policy).violationTime))
+        for key, read in reads:
+            self.put(f"throttled.{key}", lambda read=read: int(_bounded(int(read()) / 1000, "microseconds", "")))  # type: ignore[misc]
 
     def _pcie(self) -> None:
         for key, kind, name in (
@@ -295,6 +324,12 @@ class _Gpu:
                 ("compute_instance", "nvmlDeviceGetComputeInstanceId"),
             ):
                 instances[-1][key] = self.library.call(name, handle)
+            # "NVIDIA H100 80GB HBM3 MIG 1g.10gb"; without the name there is the instance, and its profile is not told
+            try:
+                name = str(_plain(self.library.call("nvmlDeviceGetName", handle)))
+                instances[-1]["profile"] = name.rpartition(" MIG ")[2] if " MIG " in name else None
+            except _Failed as failed:
+                instances[-1] |= {"profile": None, "error": failed.error}
         return instances
 
     def _fabric(self) -> None:
@@ -444,6 +479,7 @@ def main() -> int:
             if key == "count" and not 0 <= value <= _MOST_GPUS:
                 raise _Failed(None, f"no plausible value: {value}", name)
             _say({"key": key, "value": f"{value // 1000}.{value % 1000 // 10}" if key == "cuda" else value})
+            library.driver = str(value) if key == "driver" else library.driver
         except _Failed as failed:
             _say({"key": key, "code": failed.code, "error": failed.error, "call": failed.call})
             value = 0

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.catalog import table
+from workbench.health.publish import BOOT as CHECKED_BOOT
 from workbench.health.publish import LABEL as FIT
 from workbench.health.publish import OWNER as FIT_BY
 from workbench.parse.kubernetes_reasons import epoch
@@ -143,6 +144,12 @@ def node_state(
         gpus=max(sizes, default=0),
         claim=claim or _first(facts, "claim"),
         version=str(meta.get("resourceVersion") or ""),
+        conditions=tuple(
+            {str(key): str(value) for key, value in one.items()}
+            for one in status.get("conditions") or []
+            if str(one.get("type", "")).startswith("Workbench")
+        ),
+        checked_boot=annotations_of(node).get(CHECKED_BOOT, ""),
         work=work,
     )
 

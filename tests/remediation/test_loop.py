@@ -1,0 +1,200 @@
+"""The loop on a fleet in memory: from what checks show to a node that is back in service, and what it tells who watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from workbench.errors import SourceError
+from workbench.model import Gpu
+from workbench.remediation.journal import Journal
+from workbench.remediation.loop import Loop
+from workbench.remediation.model import Evidence, Trouble
+from workbench.remediation.policy import Auto, Limits, Policy
+from workbench.remediation.troubles import Checked
+from workbench.testing.fleet import Fleet
+from workbench.testing.fleet_executor import FleetExecutor
+
+ANYTHING = Policy(Limits(), auto=(Auto("report", confidence=0.5, busy=True),), stop_file="/nonexistent/stop")
+FAULTS = {"xid-79": ("hardware/gpu-lost", "reboot-node"), "xid-95": ("hardware/gpu-memory", "reset-gpu")}
+
+
+def checker(fleet: Fleet) -> Callable[[float], tuple[list[Trouble], list[Checked]]]:
+    """Return what checks of all nodes say at a moment: the faults that the machines really have."""
+    begun: dict[tuple[str, str], float] = {}
+
+    def look(now: float) -> tuple[list[Trouble], list[Checked]]:
+        troubles, checked = [], []
+        for machine in fleet.nodes.values():
+            if not machine.ready:
+                continue
+            checked.append(Checked(machine.name, now, not machine.faults, "running"))
+            for fault in machine.faults:
+                cls, action = FAULTS[fault]
+                begun.setdefault((machine.name, fault), now)
+                seen = Evidence(f"{machine.name}-{fault}-{now}", "check xid", fault, now)
+                gpu = Gpu(3, f"GPU-{machine.uid}-3")
+                wrong = Trouble(
+                    machine.name,
+                    fault,
+                    cls,
+                    action,
+                    gpu=gpu,
+                    cause="hardware",
+                    seen=now,
+                    since=begun[machine.name, fault],
+                    boot=machine.boot,
+                )
+                troubles.append(
+                    Trouble(**{**{name: getattr(wrong, name) for name in wrong.__dataclass_fields__}, "evidence": (seen,)})
+                )
+        return troubles, checked
+
+    return look
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    found = Fleet(seed=1)
+    for number in range(40):
+        found.add(f"gpu-{number:02}", pool="h100", claim=f"claim-{number}")
+    return found
+
+
+def loop_on(fleet: Fleet, journal: Journal | None = None, policy: Policy = ANYTHING, **more: object) -> Loop:
+    return Loop(
+        FleetExecutor(fleet),
+        journal or Journal(None, clock=fleet.clock),
+        policy,
+        seen=(checker(fleet),),
+        clock=fleet.clock,
+        steady=fleet.steady,
+        sleep=fleet.sleep,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def turns(loop: Loop, fleet: Fleet, count: int) -> None:
+    for _ in range(count):
+        loop.once()
+        fleet.sleep(60)
+
+
+def verbs(fleet: Fleet, node: str) -> list[str]:
+    return [one.verb for one in fleet.effects if one.node == node]
+
+
+def test_a_lost_gpu_ends_in_a_checked_node_that_works_again(fleet: Fleet) -> None:
+    fleet.run("gpu-07", "ml/train-0", job="train", gpus=8)
+    fleet.break_down("gpu-07", "xid-79", ("reboot",))
+    loop = loop_on(fleet)
+    turns(loop, fleet, 3)
+
+    assert verbs(fleet, "gpu-07") == ["cordon", "collect", "evict", "reboot", "validate", "uncordon"]
+    assert fleet.nodes["gpu-07"].schedulable
+    assert not fleet.nodes["gpu-07"].owner
+    assert not loop.journal.open()
+    assert {one.node for one in fleet.effects} == {"gpu-07"}
+
+
+def test_what_a_reset_does_not_mend_climbs_to_a_reboot(fleet: Fleet) -> None:
+    fleet.break_down("gpu-03", "xid-95", ("reboot",))
+    loop = loop_on(fleet)
+    turns(loop, fleet, 6)
+
+    tried = [verb for verb in verbs(fleet, "gpu-03") if verb in ("reset-gpu", "validate", "reboot", "uncordon")]
+    assert tried == ["reset-gpu", "validate", "reboot", "validate", "uncordon"]
+    assert fleet.nodes["gpu-03"].schedulable
+
+
+def test_what_nothing_mends_ends_with_a_report_and_no_work(fleet: Fleet) -> None:
+    fleet.nodes["gpu-03"].claim = ""  # no provider who could give another machine
+    fleet.break_down("gpu-03", "xid-95", ())
+    loop = loop_on(fleet)
+    for _ in range(40):
+        loop.once()
+        fleet.sleep(3600)
+
+    machine = fleet.nodes["gpu-03"]
+    assert fleet.tickets
+    assert not machine.schedulable
+    assert machine.owner
+    finals = [verb for verb in verbs(fleet, "gpu-03") if verb in ("reset-gpu", "reboot", "replace")]
+    assert finals == ["reset-gpu", "reboot"]  # and not again each day: it never came back in between
+
+
+def test_without_a_rule_it_only_proposes(fleet: Fleet) -> None:
+    fleet.break_down("gpu-03", "xid-79")
+    loop = loop_on(fleet, policy=Policy(stop_file="/nonexistent/stop"))
+    turn = loop.once()
+
+    assert turn.plan is not None
+    assert turn.plan.actions
+    assert not fleet.effects
+
+
+def test_a_false_alarm_of_all_nodes_moves_none_and_pages_once(fleet: Fleet) -> None:
+    for name in fleet.nodes:
+        fleet.break_down(name, "xid-79")
+    loop = loop_on(fleet)
+    turns(loop, fleet, 30)
+
+    assert len(fleet.pages) == 1
+    assert {one.verb for one in fleet.effects} <= {"page"}
+
+
+def test_the_stop_file_stops_it_between_two_steps(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.break_down("gpu-03", "xid-79", ("reboot",))
+    stop = tmp_path / "stop"
+    loop = loop_on(fleet, policy=Policy(auto=ANYTHING.auto, stop_file=str(stop)))
+    fleet.on_effect = lambda effect: stop.touch() if effect.verb == "cordon" else None
+    turns(loop, fleet, 5)
+    assert verbs(fleet, "gpu-03") == ["cordon"]
+
+    stop.unlink()
+    fleet.on_effect = None
+    turns(loop, fleet, 5)
+    assert verbs(fleet, "gpu-03")[-1] == "uncordon"
+    assert verbs(fleet, "gpu-03").count("reboot") == 1
+
+
+def test_a_source_that_fails_costs_only_what_it_would_have_said(fleet: Fleet) -> None:
+    def broken(now: float) -> tuple[list[Trouble], list[Checked]]:
+        raise SourceError("the folder of verdicts is gone")
+
+    fleet.break_down("gpu-03", "xid-79", ("reboot",))
+    loop = loop_on(fleet)
+    loop.seen = (broken, *loop.seen)
+    turn = loop.once()
+
+    assert "the folder of verdicts is gone" in turn.problems[0]
+    assert verbs(fleet, "gpu-03")
+    assert not loop.ready(3600)
+
+
+def test_it_tells_how_it_goes(fleet: Fleet) -> None:
+    fleet.break_down("gpu-03", "xid-79", ("reboot",))
+    loop = loop_on(fleet)
+    assert not loop.ready(3600)
+    assert "workbench_remediation_nodes_seen" not in loop.metrics()  # nobody has looked yet: no zero
+    loop.once()
+    text = loop.metrics()
+
+    assert loop.ready(60)
+    assert 'workbench_remediation_actions_total{verb="reboot",status="done"} 1' in text
+    assert "workbench_remediation_nodes_seen 40" in text
+    assert "workbench_remediation_breaker_open 0" in text
+    fleet.sleep(3600)
+    assert not loop.ready(60)
+
+
+def test_the_metrics_are_prometheus_own(fleet: Fleet) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    loop = loop_on(fleet)
+    loop.once()
+
+    names = {family.name for family in text_string_to_metric_families(loop.metrics())}
+    assert "workbench_remediation_last_round_age_seconds" in names

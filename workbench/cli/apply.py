@@ -1,0 +1,102 @@
+"""Turn `workbench apply PLAN` into exactly what the plan says, or into the reasons why the world does not fit it any more."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.cli import exits
+from workbench.cli.entry import complain
+from workbench.cli.remedy import add_remedy, read_plan, site_of
+
+if TYPE_CHECKING:
+    from workbench.remediation.engine import Outcome
+
+__all__ = ["add_arguments", "end_of", "run", "stopping"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("plan", metavar="PLAN", help="file that workbench plan --save wrote; - is stdin")
+    parser.add_argument("--yes", action="store_true", help="do it: you approve the whole plan; without it nothing is changed")
+    parser.add_argument("--only", metavar="WHAT", nargs="+", help="ids of actions or names of nodes: of the plan nothing else")
+    add_remedy(parser)
+
+
+def stopping() -> threading.Event:
+    """Return an event that Ctrl-C and SIGTERM set: what is on its way is finished in the journal, nothing more is begun."""
+    stop = threading.Event()
+
+    def ask(*_: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        complain(
+            "stopping: nothing more is begun; once more ends at once", hint="what is open is settled by the next workbench apply"
+        )
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, ask)
+    return stop
+
+
+def end_of(outcomes: list[Outcome]) -> int:
+    """Return the exit code of what was done: 0 all done, 3 something was refused or is still open, 69 something failed or is unknown."""
+    statuses = {one.status for one in outcomes}
+    if statuses & {"failed", "expired", "unknown"}:
+        return exits.UNAVAILABLE
+    return exits.INCOMPLETE if statuses - {"done", "undone"} else exits.OK
+
+
+def run(options: argparse.Namespace) -> int:
+    """Execute the plan, or say what would be done; each outcome is printed as it comes and kept in the journal."""
+    from workbench.remediation.engine import apply, resume
+    from workbench.remediation.executors.dry_run import DryRun
+    from workbench.remediation.journal import Journal
+    from workbench.remediation.recheck import Recheck
+    from workbench.report.plan import how_it_ended
+
+    plan = read_plan(options.plan)
+    site = site_of(options)
+
+    def tell(one: Outcome) -> None:
+        sys.stdout.write(how_it_ended([one]))
+        sys.stdout.flush()
+
+    if not options.yes:
+        dry = DryRun(site.executor)
+        # a copy of the journal tells what is done already; what a dry run writes there is thrown away
+        with tempfile.TemporaryDirectory(prefix="workbench-") as folder:
+            copy = Path(folder) / "journal.jsonl"
+            if (real := site.journal().path) is not None and real.exists():
+                shutil.copyfile(real, copy)
+            with Journal(copy) as journal:
+                check = Recheck(plan, dry, site.policy, clock=time.time, steady=time.monotonic)
+                outcomes = apply(plan, dry, journal, check=check, approved=True, only=options.only, tell=tell)
+        sys.stdout.write("Nothing was changed. To do it: --yes\n")
+        return end_of(outcomes)
+    stop = stopping()
+    with site.alone() as lock, site.journal() as journal:
+        for problem in journal.problems:
+            complain(f"journal: {problem}", hint="nothing that cannot be undone is done until: workbench journal accept REASON")
+        resume(journal, site.executor, lock=lock, kill=Path(site.policy.stop_file), stop=stop.is_set, tell=tell)
+        outcomes = apply(
+            plan,
+            site.executor,
+            journal,
+            check=Recheck(plan, site.executor, site.policy, clock=time.time, steady=time.monotonic),
+            approved=True,
+            only=options.only,
+            lock=lock,
+            kill=Path(site.policy.stop_file),
+            stop=stop.is_set,
+            tell=tell,
+        )
+    return end_of(outcomes)

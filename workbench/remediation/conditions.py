@@ -1,0 +1,94 @@
+"""Turn the conditions that checks show on nodes into troubles, and into the word that a node was checked: how a controller sees a fleet."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from workbench.catalog import table
+from workbench.catalog.findings import FindingRow, findings_table
+from workbench.health.conditions import FIT, NodeCondition, camel, is_stale
+from workbench.remediation.model import Evidence, FleetState, NodeState, Trouble, digest
+from workbench.remediation.troubles import Checked
+
+__all__ = ["of_fleet", "of_node"]
+
+
+@lru_cache(maxsize=4)
+def _by_reason(site: str | None = None) -> dict[str, FindingRow]:
+    """Return the rows of findings by the one word that a condition's reason is."""
+    return {camel(code): row for code, row in findings_table(site).items()}
+
+
+def of_node(node: NodeState, now: float) -> tuple[list[Trouble], Checked | None]:
+    """
+    Return what the conditions of a node say is wrong, and when it was last found fit or unfit.
+
+    A condition that nobody renewed for `workbench.health.conditions.STALE_AFTER` says that the checker is gone: a trouble of severity
+    ``unknown``. A node without any was never checked, which is no trouble of the node, and no sign that it is fit either.
+
+    Parameters
+    ----------
+    node : NodeState
+    now : float
+        Seconds since the epoch.
+    """
+    classes = {row["condition"]: row["class"] for row in table("conditions_published")}
+    shown = [NodeCondition.of(one) for one in node.conditions]
+    fit = next((one for one in shown if one.type == FIT), None)
+    if fit is None:
+        return [], None
+    troubles: list[Trouble] = []
+    if is_stale(fit, now) or fit.status == "Unknown":
+        said = "nobody has checked it since" if is_stale(fit, now) else fit.message
+        since = fit.heartbeat if is_stale(fit, now) else fit.transition
+        troubles.append(_trouble(node, fit, "not-checked", "", "none", "unknown", f"{node.name}: {said}", since=since))
+    for one in shown:
+        if one.type == FIT or one.status != "True" or is_stale(one, now):
+            continue
+        row = _by_reason().get(one.reason)
+        cls = classes.get(one.type, "")
+        if row is None:
+            # a finding of a site's own check: its class is known by the condition's name, what to do about it is not
+            troubles.append(_trouble(node, one, one.reason or one.type, cls, "none", "critical", one.message))
+        else:
+            troubles.append(_trouble(node, one, row.code, row.cls or cls, row.action, "critical", one.message))
+    checked = None if is_stale(fit, now) else Checked(node.name, fit.heartbeat, fit.status == "False", "running")
+    return troubles, checked
+
+
+def _trouble(
+    node: NodeState, one: NodeCondition, code: str, cls: str, action: str, severity: str, said: str, *, since: float | None = None
+) -> Trouble:
+    text = f"{one.type}={one.status} {one.reason}: {one.message}"
+    return Trouble(
+        node=node.name,
+        code=code,
+        cls=cls,
+        action=action,
+        severity=severity,
+        cause=cls.split("/")[0],
+        confidence=0.0 if severity == "unknown" else 1.0,
+        seen=one.heartbeat,
+        since=one.transition if since is None else since,
+        boot=node.checked_boot,
+        summary=said,
+        evidence=(
+            Evidence(
+                digest(["condition", node.name, one.type, one.reason, one.message, one.transition]),
+                "kubernetes",
+                text[:300],
+                one.heartbeat,
+            ),
+        ),
+    )
+
+
+def of_fleet(fleet: FleetState) -> tuple[list[Trouble], list[Checked]]:
+    """Return `of_node` of all nodes of a fleet."""
+    troubles: list[Trouble] = []
+    checked: list[Checked] = []
+    for node in fleet.nodes.values():
+        found, seen = of_node(node, fleet.time)
+        troubles += found
+        checked += [seen] if seen is not None else []
+    return troubles, checked

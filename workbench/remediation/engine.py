@@ -1,0 +1,441 @@
+"""
+Turn an approved plan into changes, one journaled step at a time; what a crash left half done into outcomes; and what was done back again.
+
+`apply` executes exactly the plan: what does not fit the world any more is refused, nothing is replaced or added (but a page when a person is
+needed). The actions of one node form a chain that stops at its first bad end, so a node whose repair or validation failed stays cordoned with
+our reason on it; the chains of other nodes go on, also while one waits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from workbench.remediation.executors.contract import Deadline, Executor, Lock
+from workbench.remediation.flight import TELLS, Check, Flight, Kill, Outcome, Runner
+from workbench.remediation.journal import Entry, Journal
+from workbench.remediation.model import Action, Plan, digest
+
+__all__ = ["Check", "Kill", "Outcome", "apply", "resume", "settle", "undo"]
+
+PATIENCE = 3600.0  # seconds after its deadline that an open action is left open while nobody can see it; then a person is called
+
+
+def apply(
+    plan: Plan,
+    executor: Executor,
+    journal: Journal,
+    *,
+    check: Check | None = None,
+    approved: bool = False,
+    only: Collection[str] | None = None,
+    lock: Lock | None = None,
+    kill: Kill = None,
+    stop: Callable[[], bool] | None = None,
+    clock: Callable[[], float] = time.time,
+    steady: Callable[[], float] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    call: float = 30.0,
+    tries: int = 5,
+    tell: Callable[[Outcome], None] | None = None,
+) -> list[Outcome]:
+    """
+    Execute exactly the plan, in its order, and return how each action ended.
+
+    Before each action: no switch says stop, the lock is held, the plan has not expired, it is approved, what it comes after is done and it is
+    not done itself (the journal says), the node as it is at this moment is what the action expects and nobody else restricts it, and no guard
+    refuses. Then the intent is written, the change begun and looked at until it is over or its deadline has passed, and the outcome written.
+
+    Parameters
+    ----------
+    plan : Plan
+    executor : Executor
+    journal : Journal
+    check : callable, optional
+        ``check(action, state, journal)`` returns a `Refusal` or None; `state` is the fresh `NodeState` (None when the action has no node). A
+        check that raises refuses.
+    approved : bool, optional
+        A person has approved the whole plan; otherwise only actions of ``approval == "auto"`` are done.
+    only : collection of str, optional
+        Ids of actions or names of nodes: of the plan nothing else is done.
+    lock : Lock, optional
+        Held already by the caller; asked before each change. Never released here.
+    kill : Path or callable, optional
+        A file that stops everything when it is there, or a callable that returns something true (a reason). Asked before each step; when it
+        cannot be asked it counts as on.
+    stop : callable, optional
+        Returns true when the controller shall end: nothing more is begun, what is on its way stays open in the journal.
+    clock : callable, optional
+        Seconds since the epoch.
+    steady : callable, optional
+        Seconds that only grow, for deadlines; default is `time.monotonic`, or `clock` when that was given.
+    sleep : callable, optional
+    call : float, optional
+        Seconds that one request may take; as long a lost request counts as on its way.
+    tries : int, optional
+        How often a change is asked for at most when answers are lost or requests fail.
+    tell : callable, optional
+        Called with each outcome at once.
+
+    Returns
+    -------
+    list of Outcome
+        In the order of the plan; a page that was needed comes last.
+
+    Raises
+    ------
+    JournalError
+        The journal cannot be written. Nothing is begun without its intent on the disk; what was on its way is open there (`resume`).
+    """
+    run = Runner(
+        executor,
+        journal,
+        check=check,
+        clock=clock,
+        steady=_steady(clock, steady),
+        sleep=sleep,
+        kill=kill,
+        stop=stop,
+        lock=lock,
+        call=call,
+        tries=tries,
+    )
+    wanted = [one for one in plan.actions if only is None or one.id in only or (one.node and one.node in only)]
+    if not wanted:
+        return []
+    journal.record_plan(plan)
+    flights = [
+        Flight(one, plan.id, "check", run.steady() + one.deadline, expires=plan.expires, approved=approved, due=run.steady())
+        for one in wanted
+    ]
+    return _fly(run, flights, plan.id, tell)
+
+
+def resume(
+    journal: Journal,
+    executor: Executor,
+    *,
+    lock: Lock | None = None,
+    kill: Kill = None,
+    stop: Callable[[], bool] | None = None,
+    clock: Callable[[], float] = time.time,
+    steady: Callable[[], float] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    call: float = 30.0,
+    patience: float = PATIENCE,
+    tell: Callable[[Outcome], None] | None = None,
+) -> list[Outcome]:
+    """
+    Find out what became of everything that a crash, a stop or an outage left open; begin nothing.
+
+    Done or failed is journaled as such; pending is waited for until the action's deadline; absent is journaled as refused, so that `apply` of
+    the same plan may do it (as long as that has not expired); what cannot be told is ``unknown`` and a person is paged; what cannot be seen
+    stays open until `patience` seconds after its deadline. An undo that was cut off is settled in the same way.
+
+    Parameters are those of `apply`.
+
+    Returns
+    -------
+    list of Outcome
+
+    Raises
+    ------
+    JournalError
+        The journal cannot be written.
+    """
+    run = Runner(
+        executor,
+        journal,
+        clock=clock,
+        steady=_steady(clock, steady),
+        sleep=sleep,
+        kill=kill,
+        stop=stop,
+        lock=lock,
+        call=call,
+        tries=1,
+    )
+    journal.lock()  # what another process wrote until now counts
+    now, today = run.steady(), clock()
+    flights, outcomes = [], []
+    for entry in journal.open():
+        action = entry.intended()
+        if action is None:
+            outcomes.append(_unreadable(journal, entry))
+            continue
+        age = max(0.0, today - entry.time)  # an intent of the future: the clock was set back, so nobody knows how old it is
+        left = action.deadline if entry.time > today else max(0.0, action.deadline - age)
+        flights.append(
+            Flight(
+                action,
+                entry.plan,
+                "look",
+                now + left,
+                due=now,
+                sure=now + max(0.0, call - age),
+                undo=entry.undo,
+                may=False,
+                began=entry.time,
+                before=dict(entry.before),
+                sent=True,
+                give_up=entry.time + action.deadline + patience,
+            )
+        )
+    return outcomes + _fly(run, flights, "", tell)
+
+
+def undo(
+    what: Plan | Iterable[Action | str],
+    executor: Executor,
+    journal: Journal,
+    *,
+    only: Collection[str] | None = None,
+    lock: Lock | None = None,
+    kill: Kill = None,
+    stop: Callable[[], bool] | None = None,
+    clock: Callable[[], float] = time.time,
+    steady: Callable[[], float] | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    call: float = 30.0,
+    tries: int = 5,
+    tell: Callable[[Outcome], None] | None = None,
+) -> list[Outcome]:
+    """
+    Take back what the journal says was done, last first, and only that.
+
+    What somebody changed since stays and is told (``refused``); what was never done, is undone already or cannot be taken back is told as well.
+    An action that expired, failed or cannot be told may have left a part of itself: the executor takes back what still is as the action made it.
+
+    Parameters
+    ----------
+    what : Plan or iterable of Action or str
+        A plan, or actions or their ids.
+
+    The others are those of `apply`. Each undo has its own pair of intent and outcome in the journal.
+
+    Returns
+    -------
+    list of Outcome
+        In the order of undoing; ``undone`` where it was taken back.
+
+    Raises
+    ------
+    JournalError
+        The journal cannot be written.
+    """
+    run = Runner(
+        executor,
+        journal,
+        clock=clock,
+        steady=_steady(clock, steady),
+        sleep=sleep,
+        kill=kill,
+        stop=stop,
+        lock=lock,
+        call=call,
+        tries=tries,
+    )
+    journal.lock()
+    ids = [one if isinstance(one, str) else one.id for one in (what.actions if isinstance(what, Plan) else what)]
+    begun: dict[str, Entry] = {}
+    for entry in journal.entries():
+        if entry.kind == "intent" and not entry.undo and entry.action in set(ids):
+            begun[entry.action] = entry
+    outcomes: list[Outcome] = []
+    for entry in sorted(begun.values(), key=lambda one: one.seq, reverse=True):
+        action = entry.intended()
+        if action is None or (only is not None and action.id not in only and action.node not in only):
+            continue
+        outcome = _take_back(run, action, entry)
+        if outcome is not None:
+            outcomes.append(outcome)
+            if tell is not None:
+                tell(outcome)
+    return outcomes + _page(run, outcomes, next(iter(begun.values())).plan if begun else "", tell)
+
+
+def settle(journal: Journal, action: str, status: str, why: str) -> Entry:
+    """
+    Write how an action ended that only a person could find out: one that is open or unknown.
+
+    Parameters
+    ----------
+    action : str
+        Its id.
+    status : str
+        ``done``, ``failed`` or ``undone``.
+    why : str
+        What the person saw.
+
+    Raises
+    ------
+    ValueError
+        The journal does not know the action, or its end is known.
+    """
+    journal.lock()
+    intents = [one for one in journal.of_action(action) if one.kind == "intent"]
+    if not intents or (intended := intents[-1].intended()) is None:
+        raise ValueError(f"the journal has no action {action}")
+    if (known := journal.status_of(action)) not in ("open", "unknown"):
+        raise ValueError(f"the action {action} is {known}: there is nothing to settle")
+    if status not in ("done", "failed", "undone"):
+        raise ValueError(f"{status!r} is none of done, failed, undone")
+    return journal.outcome(intended, intents[-1].plan, status, f"settled: {why}", intents[-1].before)
+
+
+# how flights share the time
+
+
+def _fly(run: Runner, flights: list[Flight], plan: str, tell: Callable[[Outcome], None] | None) -> list[Outcome]:
+    """Fly all: of each node one at a time, in order; return their outcomes in that order, and a page when one is needed."""
+    order = {flight.action.id: number for number, flight in enumerate(flights)}
+    ended: dict[str, Outcome] = {}
+    broken: dict[str, str] = {}  # node → why its chain stopped
+    aloft: dict[str, Flight] = {}  # node (or, without one, the action) → what is on its way
+    waiting = flights
+
+    def end(flight: Flight, outcome: Outcome) -> None:
+        ended[flight.action.id] = outcome
+        if outcome.status != "done" and flight.action.verb not in TELLS:
+            broken.setdefault(flight.action.node, f"{flight.action.verb} before it is {outcome.status}")
+        if tell is not None:
+            tell(outcome)
+
+    def advance(key: str) -> None:
+        flight = aloft[key]
+        outcome = run.advance(flight)
+        if outcome is not None:
+            del aloft[key]
+            end(flight, outcome)
+
+    while waiting or aloft:
+        rest: list[Flight] = []
+        guard, why = "", ""
+        for flight in waiting:
+            action = flight.action
+            own = action.verb in TELLS or not action.node
+            key = action.id if own else action.node
+            if not own and flight.may and action.node in broken:
+                end(flight, Outcome(action, "refused", broken[action.node], "chain"))
+            elif key in aloft or any(one in order and one not in ended and one != action.id for one in action.after):
+                rest.append(flight)
+            else:
+                guard, why = run.halted()
+                if guard:
+                    break
+                aloft[key] = flight
+                advance(key)
+            for other in [key for key, one in aloft.items() if one.due <= run.steady() and one is not flight]:
+                guard, why = run.halted()
+                if guard:
+                    break
+                advance(other)
+            if guard:
+                break
+        if not guard:
+            guard, why = run.halted()
+        if guard and (rest or aloft or len(ended) < len(flights)):
+            left = [one for one in flights if one.action.id not in ended]
+            for flight in left:
+                ended[flight.action.id] = run.left(flight, guard, why)
+                if tell is not None:
+                    tell(ended[flight.action.id])
+            run.journal.note(f"{guard}: {why}: {len(left)} actions are left", plan=plan)
+            break
+        stuck = len(rest) == len(waiting) and not aloft
+        waiting = rest
+        if stuck:  # each waits for one that comes later
+            for flight in rest:
+                end(flight, Outcome(flight.action, "refused", "it comes after an action that comes after it", "after"))
+            break
+        if aloft:
+            soonest = min(one.due for one in aloft.values())
+            if soonest > run.steady():
+                run.pause(soonest)
+            for key in [key for key, one in aloft.items() if one.due <= run.steady()]:
+                if run.halted()[0]:
+                    break
+                advance(key)
+    outcomes = [ended[one.action.id] for one in flights]
+    return outcomes + _page(run, outcomes, plan, tell)
+
+
+def _take_back(run: Runner, action: Action, entry: Entry) -> Outcome | None:
+    """Undo one action; None when there is nothing of it to undo."""
+    status = run.journal.status_of(action.id)
+    if status in ("refused", "undone", "") or action.verb in TELLS:
+        return None
+    if status == "open":
+        return Outcome(action, "open", "its end is not known: resume first", "journal", undo=True)
+    if not action.undo:
+        return Outcome(action, "refused", f"nothing takes back {action.verb}", undo=True) if status == "done" else None
+    guard, why = run.halted()
+    if guard:
+        return Outcome(action, "refused", why, guard, undo=True)
+    before: dict[str, Any] = dict(entry.before)
+    for one in run.journal.of_action(action.id):
+        if one.kind == "outcome" and not one.undo:
+            before |= one.before
+    try:
+        state = run.executor.node(action.node, Deadline(run.call, run.steady)) if action.node else None
+    except Exception as error:
+        return Outcome(action, "refused", f"the node cannot be seen: {error}", "unseen", undo=True)
+    if action.node:
+        if state is None or (before.get("uid") and state.uid != before["uid"]):
+            why = "the node is gone" if state is None else "the machine was replaced: this is another one"
+            return Outcome(action, "refused", why, "world", undo=True)
+        if state.foreign and action.verb in ("cordon", "drain"):
+            return Outcome(action, "refused", f"it stays: {state.owner} has restricted the node since", "foreign", undo=True)
+    run.journal.intent(action, entry.plan, before, undo=True)
+    now = run.steady()
+    flight = Flight(action, entry.plan, "undo", now + action.deadline, due=now, undo=True, began=run.clock(), before=before)
+    return run.drive(flight)
+
+
+def _unreadable(journal: Journal, entry: Entry) -> Outcome:
+    action = Action(entry.action, entry.verb, entry.rung, entry.node, trouble=entry.trouble)
+    detail = "the journal does not hold the whole action: nobody but a person can look what became of it"
+    journal.outcome(action, entry.plan, "unknown", detail, entry.before, undo=entry.undo)
+    return Outcome(action, "unknown", detail, "", dict(entry.before), entry.time, None, entry.undo)
+
+
+def _page(run: Runner, outcomes: list[Outcome], plan: str, tell: Callable[[Outcome], None] | None) -> list[Outcome]:
+    """Tell a person, once, of everything whose end cannot be told; return how that ended."""
+    unknown = [one for one in outcomes if one.status == "unknown"]
+    if not unknown:
+        return []
+    lines = [
+        f"{one.action.node or one.action.target}: {'undo of ' if one.undo else ''}{one.action.verb}: {one.detail}"
+        for one in unknown
+    ]
+    text = "How these ended cannot be told; nothing does them again, a person must look and settle them:\n" + "\n".join(lines)
+    ids = sorted(one.action.id for one in unknown)
+    nodes = {one.action.node for one in unknown}
+    action = Action(
+        digest(["page", plan, ids]),
+        "page",
+        "report",
+        next(iter(nodes)) if len(nodes) == 1 else "",
+        why=f"how {len(unknown)} actions ended cannot be told"
+        if len(unknown) > 1
+        else f"how {unknown[0].action.verb} ended cannot be told",
+        args={"title": "GPU remediation needs a person", "text": text, "nodes": sorted(nodes - {""}), "actions": ids},
+        approval="auto",
+    )
+    if run.journal.status_of(action.id) == "done":
+        return []
+    if "page" not in run.executor.verbs:
+        run.journal.note(f"a person is needed and nothing here can page: {text}", plan=plan)
+        return []
+    run.check = None  # telling needs no guard
+    outcome = run.drive(Flight(action, plan, "check", run.steady() + action.deadline, due=run.steady()))
+    if tell is not None:
+        tell(outcome)
+    return [outcome]
+
+
+def _steady(clock: Callable[[], float], steady: Callable[[], float] | None) -> Callable[[], float]:
+    if steady is not None:
+        return steady
+    return time.monotonic if clock is time.time else clock

@@ -1,0 +1,197 @@
+"""Turn what the cluster shows, again and again, into plans, and into what of them the policy lets be done without a person."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from workbench.errors import WorkbenchError
+from workbench.remediation.conditions import of_fleet
+from workbench.remediation.engine import Outcome, apply, resume
+from workbench.remediation.executors.contract import Deadline, Executor, Lock
+from workbench.remediation.journal import Journal
+from workbench.remediation.ladder import Ladders
+from workbench.remediation.model import FleetState, Plan, Trouble
+from workbench.remediation.planner import make_plan
+from workbench.remediation.policy import Policy
+from workbench.remediation.recheck import Recheck
+from workbench.remediation.troubles import Checked
+
+__all__ = ["Loop", "Round", "Seen"]
+
+CALL = 60.0  # seconds that reading the fleet may take: 2,000 nodes with 16,000 pods come in some ten
+
+
+class Seen(Protocol):
+    """Something beside the cluster's own conditions that tells what is wrong: verdicts in a folder, another system."""
+
+    def __call__(self, now: float, /) -> tuple[list[Trouble], list[Checked]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One turn of the loop: the plan (None when the fleet could not be seen), what came of it, and what stood in the way."""
+
+    began: float
+    ended: float
+    plan: Plan | None = None
+    outcomes: tuple[Outcome, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@dataclass
+class Loop:
+    """
+    Look, judge, plan, do what the policy allows, verify, write down.
+
+    Attributes
+    ----------
+    executor : Executor
+    journal : Journal
+    policy : Policy
+    seen : sequence of Seen
+        Beside the conditions of the cluster's nodes.
+    lock : Lock or None
+        Taken by the caller.
+    table : Ladders or None
+    stop : callable
+        Returns true when it shall end.
+    clock, steady, sleep : callable
+    rounds : int
+        How many there were.
+    """
+
+    executor: Executor
+    journal: Journal
+    policy: Policy
+    seen: Sequence[Seen] = ()
+    lock: Lock | None = None
+    table: Ladders | None = None
+    stop: Callable[[], bool] = lambda: False
+    clock: Callable[[], float] = time.time
+    steady: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    tell: Callable[[Outcome], None] | None = None
+    rounds: int = 0
+    _last: Round | None = None
+    _ended: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _fleet: FleetState | None = None
+
+    def once(self) -> Round:
+        """
+        Make one turn: settle what is open, look, plan, do what needs no person.
+
+        What cannot be seen this time is told and costs nothing but the turn; the journal is the only thing that ends the loop when it cannot
+        be written.
+        """
+        began, problems = self.clock(), list[str]()
+        outcomes: list[Outcome] = []
+        kill = Path(self.policy.stop_file)
+        outcomes += resume(
+            self.journal,
+            self.executor,
+            lock=self.lock,
+            kill=kill,
+            stop=self.stop,
+            clock=self.clock,
+            steady=self.steady,
+            sleep=self.sleep,
+            tell=self.tell,
+        )
+        plan: Plan | None = None
+        try:
+            fleet = self.executor.fleet(Deadline(CALL, self.steady))
+            troubles, checked = of_fleet(fleet)
+            for source in self.seen:
+                try:
+                    more, seen = source(self.clock())
+                    troubles += more
+                    checked += seen
+                except (WorkbenchError, OSError, ValueError) as error:
+                    problems.append(f"{type(source).__name__}: {error}")
+            problems += list(fleet.problems)
+            self._fleet = fleet
+            plan = make_plan(
+                troubles,
+                fleet,
+                past=self.journal.entries(),
+                policy=self.policy,
+                table=self.table,
+                verbs=self.executor.verbs,
+                checked=checked,
+            )
+        except WorkbenchError as error:
+            problems.append(str(error))
+        if plan is not None and any(one.approval == "auto" for one in plan.actions):
+            outcomes += apply(
+                plan,
+                self.executor,
+                self.journal,
+                check=Recheck(plan, self.executor, self.policy, clock=self.clock, steady=self.steady),
+                lock=self.lock,
+                kill=kill,
+                stop=self.stop,
+                clock=self.clock,
+                steady=self.steady,
+                sleep=self.sleep,
+                only=[one.id for one in plan.actions if one.approval == "auto"],
+                tell=self.tell,
+            )
+        self._last = Round(began, self.clock(), plan, tuple(outcomes), tuple(problems))
+        self._ended.update((one.action.verb, one.status) for one in outcomes)
+        self.rounds += 1
+        return self._last
+
+    def every(self, seconds: float, done: Callable[[Round], None] = lambda _: None) -> None:
+        """Make turns until `stop`, each begun `seconds` after the one before, or at once when that took longer."""
+        while not self.stop():
+            began = self.steady()
+            done(self.once())
+            while not self.stop() and (left := began + seconds - self.steady()) > 0:
+                self.sleep(min(left, 1.0))
+
+    def ready(self, within: float) -> bool:
+        """Whether the last turn saw the fleet whole, and is no older than `within` seconds."""
+        last = self._last
+        return last is not None and last.plan is not None and not last.problems and self.clock() - last.ended <= within
+
+    def metrics(self) -> str:
+        """Return how it goes in Prometheus's text format: turns, plans, outcomes, what is out of service, the breaker."""
+        last, now = self._last, self.clock()
+        plan = last.plan if last else None
+        out = sum(one.ours for one in self._fleet.nodes.values()) if self._fleet else None
+        rows: list[tuple[str, str, str, float | int | None]] = [
+            ("rounds_total", "counter", "", self.rounds),
+            ("last_round_age_seconds", "gauge", "", now - last.ended if last else None),
+            ("last_round_seconds", "gauge", "", last.ended - last.began if last else None),
+            ("problems", "gauge", "", len(last.problems) if last else None),
+            ("nodes_out_of_service", "gauge", "", out),
+            ("nodes_seen", "gauge", "", len(self._fleet.nodes) if self._fleet else None),
+            ("breaker_open", "gauge", "", int(bool(plan.breaker)) if plan else None),
+            ("actions_open", "gauge", "", len(self.journal.open())),
+            *_by("actions_planned", (one.approval for one in plan.actions) if plan else (), "approval"),
+            *_by("refused", (one.guard for one in plan.refused) if plan else (), "guard"),
+        ]
+        rows += [
+            ("actions_total", "counter", f'{{verb="{verb}",status="{status}"}}', number)
+            for (verb, status), number in sorted(self._ended.items())
+        ]
+        lines: list[str] = []
+        told: set[str] = set()
+        for name, kind, labels, value in rows:
+            full = f"workbench_remediation_{name}"
+            if value is None:
+                continue  # what is not known is not there, and no zero
+            if full not in told:
+                lines.append(f"# TYPE {full} {kind}")
+                told.add(full)
+            lines.append(f"{full}{labels} {value:g}")
+        return "\n".join(lines) + "\n"
+
+
+def _by(name: str, values: Iterable[str], label: str) -> list[tuple[str, str, str, float | int | None]]:
+    return [(name, "gauge", f'{{{label}="{value}"}}', number) for value, number in sorted(Counter(values).items())]

@@ -1,0 +1,86 @@
+"""Turn the guards into the question that the engine asks just before each action: with the fleet as it is then, and what we changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from workbench.remediation.executors.contract import Deadline, Executor
+from workbench.remediation.guards import SHRINKING, recheck
+from workbench.remediation.journal import Entry, Journal
+from workbench.remediation.model import OWNER, Action, FleetState, NodeState, Plan, Refusal
+from workbench.remediation.policy import Policy
+
+__all__ = ["Recheck"]
+
+
+class Recheck:
+    """
+    ``check`` of `workbench.remediation.engine.apply`.
+
+    The fleet is read again when it is older than `age`; the node of the action is from this very moment; nodes that the journal says we have
+    taken away since (or may have: their end is not known) count as ours, whatever the fleet shows.
+
+    Parameters
+    ----------
+    plan : Plan
+    executor : Executor
+    policy : Policy
+    clock, steady : callable
+        Seconds since the epoch; seconds that only grow.
+    age : float, optional
+        Seconds for which a list of all nodes is used; ours: what others take away within it is seen half a minute late.
+    call : float, optional
+        Seconds that reading the fleet may take.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        executor: Executor,
+        policy: Policy,
+        *,
+        clock: Callable[[], float],
+        steady: Callable[[], float],
+        age: float = 30.0,
+        call: float = 60.0,
+    ) -> None:
+        self._plan, self._executor, self._policy = plan, executor, policy
+        self._clock, self._steady, self._age, self._call = clock, steady, age, call
+        self._fleet: FleetState | None = None
+        self._read = 0.0
+        self._entries = 0
+
+    def __call__(self, action: Action, state: NodeState | None, journal: Journal) -> Refusal | None:
+        """Return why the action must not be done now, or None."""
+        try:
+            fleet = self._now(journal)
+        except Exception as error:
+            if not action.recovery:
+                return Refusal(
+                    "unseen", action.node, action.rung, f"the fleet cannot be seen: {error}", action.trouble, None, action.id
+                )
+            fleet = FleetState(self._clock(), {}, complete=False, problems=(str(error),))
+        entries = journal.entries()
+        nodes = dict(fleet.nodes)
+        for entry in [*journal.open(), *entries[self._entries :]]:
+            node = nodes.get(entry.node)
+            if node is not None and not node.owner and _takes(entry, journal):
+                nodes[entry.node] = replace(node, owner=OWNER, op=entry.action, schedulable=False)
+        if state is not None:
+            nodes[state.name] = state
+        elif action.node:
+            nodes.pop(action.node, None)
+        return recheck(action, self._plan, replace(fleet, nodes=nodes), entries, self._policy, self._clock())
+
+    def _now(self, journal: Journal) -> FleetState:
+        if self._fleet is None or self._steady() - self._read >= self._age:
+            self._entries = len(journal.entries())
+            self._read = self._steady()
+            self._fleet = None
+            self._fleet = self._executor.fleet(Deadline(self._call, self._steady))
+        return self._fleet
+
+
+def _takes(entry: Entry, journal: Journal) -> bool:
+    return entry.kind == "intent" and entry.verb in SHRINKING and journal.status_of(entry.action) not in ("refused", "undone")
