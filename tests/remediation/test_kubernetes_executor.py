@@ -131,6 +131,36 @@ def test_a_task_without_a_controller_is_not_restarted(world: FakeWorld) -> None:
     assert not error.value.sent
 
 
+def test_a_task_is_known_by_the_uids_of_what_may_be_lost(world: FakeWorld) -> None:
+    """As plans have them; a successor of the same name is not the task, and names alone are not enough."""
+    action = world.action("restart-task")
+    pods, name = world.api.objects["pods"], f"{action.node}-0"
+    planned = replace(action, args={}, expects={**action.expects, "work": [pods[name]["metadata"]["uid"]]})
+    assert world.executor.look(planned, soon()).status == "absent"
+    assert world.executor.begin(planned, soon()).status == "pending"
+    world.pod(action.node, name)
+    assert world.again().begin(planned, soon()).status == "done"
+    assert "deletionTimestamp" not in pods[name]["metadata"]
+    with pytest.raises(ExecutorError, match="another pod of the same name"):
+        world.executor.begin(replace(planned, expects={"work": [action.target]}), soon())
+
+
+def test_an_uncordon_lifts_the_restriction_that_it_names(world: FakeWorld) -> None:
+    """One that came since stays."""
+    lift = world.action("uncordon")
+    other = replace(lift, expects={"uid": lift.expects["uid"]}, args={"op": "another"})
+    assert world.executor.begin(other, soon()).status == "changed"
+    assert world.executor.begin(replace(other, args={"op": lift.expects["op"]}), soon()).status == "done"
+
+
+def test_an_eviction_takes_uids_as_well_as_names(world: FakeWorld) -> None:
+    """As plans have them."""
+    evict = world.action("evict")
+    uids = [one["metadata"]["uid"] for one in world.api.objects["pods"].values()]
+    assert world.executor.begin(replace(evict, expects={**evict.expects, "work": uids}), soon()).status in ("pending", "done")
+    assert not world.api.objects["pods"]
+
+
 def test_what_cannot_be_checked_does_not_fit(world: FakeWorld) -> None:
     """An expectation that no field of the state answers is not passed over."""
     action = world.action("cordon")

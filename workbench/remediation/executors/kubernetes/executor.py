@@ -168,9 +168,12 @@ class Kubernetes:
     def _misfit(self, action: Action, node: Mapping[str, Any] | None, deadline: Deadline, *, work: bool = False) -> str:
         if node is None:
             return misfit(action.expects, None)
+        expects = dict(action.expects)
+        if action.verb == "uncordon" and action.args.get("op"):
+            expects["op"] = action.args["op"]  # whose restriction is lifted: one that came since stays
         runs = self._reader.work(action.node, deadline) if work or "work" in action.expects else ()
         claim = self._reader.claim(node, deadline) if "claim" in action.expects else ""
-        return misfit(action.expects, node_state(node, runs, claim=claim))
+        return misfit(expects, node_state(node, runs, claim=claim))
 
     def _drained(self, action: Action, step: Step, deadline: Deadline) -> Step:
         """Return a drain as pending while something runs that would be lost."""
