@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.remediation.chaos import Sequence
 from tests.remediation.invariants import Invariants
-from tests.remediation.test_engine import REPAIR, Site, ends
+from tests.remediation.site import REPAIR, Site, ends
 from workbench.remediation import engine
 from workbench.remediation.guards import Standing
 from workbench.remediation.journal import Journal
