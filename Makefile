@@ -9,8 +9,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 WORKERS ?= 2
+CHAOS ?= 100000
+SEED ?= 0
 
-.PHONY: help demo test test-live lint format types score bench bench-live wheel docs picture clean python
+.PHONY: help demo test test-live chaos lint format types score bench bench-live wheel docs picture clean python
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -51,6 +53,9 @@ test: $(VENV)/.dev  ## all tests that need no server; those left out are named a
 
 test-live: $(VENV)/.dev  ## tests against real servers, which tests/services installs, starts and stops (Debian, root)
 	@$(BIN)/python -m pytest -q -m live $(LIVE_ARGS)
+
+chaos: $(VENV)/.dev  ## remediation under faults, crashes and hands: CHAOS=100000 random sequences from SEED=0 on, over all cores
+	@$(BIN)/python -m tests.remediation.chaos --sequences $(CHAOS) --seed $(SEED)
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, the import directions
 	@$(BIN)/ruff check .

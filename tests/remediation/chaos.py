@@ -182,7 +182,7 @@ class Sequence:
         random = self.random
         if self.dead[0] <= self.fleet.now < self.dead[1]:
             return "refused"
-        if self.rate and random.random() < self.rate:
+        if self.rate and random.random() < self.rate * (2.0 if call.startswith(("begin", "undo")) else 1.0):
             kind = random.choice(FAULTS)
             if kind.startswith("crash"):
                 if not self.crashes:
@@ -356,7 +356,7 @@ class Sequence:
                 fleet.later(random.uniform(0.0, 200.0), lambda: self._other(self.controllers[1]))
             self.act(self.controllers[0])
             self.invariants.between(one.journal for one in self.controllers)
-            fleet.sleep(random.choice((10.0, 60.0, 1000.0, 4000.0)))
+            fleet.sleep(random.choice((1.0, 10.0, 60.0, 1000.0, 4000.0)))
             if self.invariants.broken:
                 return self.invariants.broken
         self._settle()

@@ -198,3 +198,23 @@ def test_the_metrics_are_prometheus_own(fleet: Fleet) -> None:
 
     names = {family.name for family in text_string_to_metric_families(loop.metrics())}
     assert "workbench_remediation_last_round_age_seconds" in names
+
+
+def test_a_node_that_drains_for_long_holds_up_no_other_and_goes_on_when_it_is_empty(fleet: Fleet) -> None:
+    fleet.run("gpu-00", "ns/long", job="j", grace=1500.0, controlled=False)
+    fleet.break_down("gpu-00", "xid-79", mended_by=("reboot",))
+    fleet.later(100.0, lambda: fleet.break_down("gpu-01", "xid-79", mended_by=("reboot",)))
+    loop = loop_on(fleet, stop=lambda: fleet.now > 7200)
+
+    loop.every(60.0)
+
+    times = {(one.verb, one.node): one.time for one in fleet.effects}
+    assert times["cordon", "gpu-01"] < 240
+    assert times["reboot", "gpu-00"] > times["evict", "gpu-00"] + 1500 - 60
+    assert [one.owner for one in fleet.nodes.values() if one.owner] == []
+    assert not fleet.nodes["gpu-00"].faults
+    assert sorted(one.verb for one in fleet.effects if one.node == "gpu-00" and one.verb in ("evict", "reboot")) == [
+        "evict",
+        "reboot",
+    ]
+    assert loop.journal.open() == []

@@ -244,10 +244,10 @@ def undo(
         tries=tries,
     )
     journal.lock()
-    ids = [one if isinstance(one, str) else one.id for one in (what.actions if isinstance(what, Plan) else what)]
+    ids = {one if isinstance(one, str) else one.id for one in (what.actions if isinstance(what, Plan) else what)}
     begun: dict[str, Entry] = {}
     for entry in journal.entries():
-        if entry.kind == "intent" and not entry.undo and entry.action in set(ids):
+        if entry.kind == "intent" and not entry.undo and entry.action in ids:
             begun[entry.action] = entry
     outcomes: list[Outcome] = []
     for entry in sorted(begun.values(), key=lambda one: one.seq, reverse=True):
@@ -479,6 +479,8 @@ def _page(run: Runner, outcomes: list[Outcome], plan: str, tell: Callable[[Outco
         return []
     run.check = None  # telling needs no guard
     outcome = run.drive(Flight(action, plan, "check", run.steady() + action.deadline, due=run.steady()))
+    if outcome.status != "done":
+        run.journal.note(f"a person is needed and the page is {outcome.status} ({outcome.detail}): {text}", plan=plan)
     if tell is not None:
         tell(outcome)
     return [outcome]

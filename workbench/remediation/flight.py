@@ -272,7 +272,7 @@ class Runner:
             return None
         if state is None:
             return "world", f"the world changed: there is no node {action.node}"
-        if state.foreign and action.verb != "collect":
+        if state.foreign and action.verb not in ("collect", "exclude"):  # these look, or touch a job
             return "foreign", f"{state.owner} has restricted the node: it is not ours to touch"
         if why := misfit(action.expects, state, foreign=False):
             return "world", f"the world changed: {why}"

@@ -360,7 +360,7 @@ def recheck(action: Action, plan: Plan, fleet: FleetState, past: Sequence[Past],
         if action.recovery or action.verb == "exclude":
             return None
         return _no("gone", action, f"there is no node {action.node} any more")
-    trouble = next((one for one in plan.troubles if one.id == action.trouble and one.node == action.node), None)
+    trouble = next((one for one in plan.troubles if one.node == action.node and one.id == action.trouble), None)
     if trouble is None and action.verb in (SHRINKING | FINAL):
         return _no("stale", action, "the plan does not say what it is for")
     return Standing(fleet, policy, now, past).check(action, node, trouble)

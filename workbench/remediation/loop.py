@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -81,12 +82,18 @@ class Loop:
     _ended: Counter[tuple[str, str]] = field(default_factory=Counter)
     _fleet: FleetState | None = None
 
-    def once(self) -> Round:
+    def once(self, wait: float = math.inf) -> Round:
         """
         Make one turn: settle what is open, look, plan, do what needs no person.
 
         What cannot be seen this time is told and costs nothing but the turn; the journal is the only thing that ends the loop when it cannot
         be written.
+
+        Parameters
+        ----------
+        wait : float, optional
+            Seconds for which a step is waited for; one that takes longer (a drain of hours) is open until a later turn sees its end, and holds
+            up no other node.
         """
         began, problems = self.clock(), list[str]()
         outcomes: list[Outcome] = []
@@ -100,6 +107,7 @@ class Loop:
             clock=self.clock,
             steady=self.steady,
             sleep=self.sleep,
+            wait=wait,
             tell=self.tell,
         )
         plan: Plan | None = None
@@ -138,6 +146,7 @@ class Loop:
                 clock=self.clock,
                 steady=self.steady,
                 sleep=self.sleep,
+                wait=wait,
                 only=[one.id for one in plan.actions if one.approval == "auto"],
                 tell=self.tell,
             )
@@ -150,7 +159,7 @@ class Loop:
         """Make turns until `stop`, each begun `seconds` after the one before, or at once when that took longer."""
         while not self.stop():
             began = self.steady()
-            done(self.once())
+            done(self.once(seconds))
             while not self.stop() and (left := began + seconds - self.steady()) > 0:
                 self.sleep(min(left, 1.0))
 

@@ -50,7 +50,8 @@ class Recheck:
         self._clock, self._steady, self._age, self._call = clock, steady, age, call
         self._fleet: FleetState | None = None
         self._read = 0.0
-        self._entries = 0
+        self._nodes: dict[str, NodeState] = {}
+        self._told = 0  # entries of the journal that `_nodes` shows
 
     def __call__(self, action: Action, state: NodeState | None, journal: Journal) -> Refusal | None:
         """
@@ -61,30 +62,31 @@ class Recheck:
         WorkbenchError
             The fleet cannot be seen and the action makes it smaller.
         """
+        entries = journal.entries()
         try:
-            fleet = self._now(journal)
+            fleet = self._now(entries)
+            # what we took since, of which each check sees only what is new; and what may have been taken by whoever left it open
+            for entry in [*journal.open(), *entries[self._told :]]:
+                node = self._nodes.get(entry.node)
+                if node is not None and not node.owner and _takes(entry, journal):
+                    self._nodes[entry.node] = replace(node, owner=OWNER, op=entry.action, schedulable=False)
+            self._told = len(entries)
+            nodes = dict(self._nodes)
         except WorkbenchError as error:
             if not action.recovery:
                 raise
-            fleet = FleetState(self._clock(), {}, complete=False, problems=(str(error),))
-        entries = journal.entries()
-        nodes = dict(fleet.nodes)
-        for entry in [*journal.open(), *entries[self._entries :]]:
-            node = nodes.get(entry.node)
-            if node is not None and not node.owner and _takes(entry, journal):
-                nodes[entry.node] = replace(node, owner=OWNER, op=entry.action, schedulable=False)
+            fleet, nodes = FleetState(self._clock(), {}, complete=False, problems=(str(error),)), {}
         if state is not None:
             nodes[state.name] = state
         elif action.node:
             nodes.pop(action.node, None)
         return recheck(action, self._plan, replace(fleet, nodes=nodes), entries, self._policy, self._clock())
 
-    def _now(self, journal: Journal) -> FleetState:
+    def _now(self, entries: list[Entry]) -> FleetState:
         if self._fleet is None or self._steady() - self._read >= self._age:
-            self._entries = len(journal.entries())
-            self._read = self._steady()
-            self._fleet = None
+            self._fleet, self._read = None, self._steady()
             self._fleet = self._executor.fleet(Deadline(self._call, self._steady))
+            self._nodes, self._told = dict(self._fleet.nodes), len(entries)
         return self._fleet
 
 

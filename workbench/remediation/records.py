@@ -12,12 +12,16 @@ from typing import Any, TypeVar, cast
 __all__ = ["plain", "record"]
 
 T = TypeVar("T")
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def plain(value: Any) -> Any:
     """Return records, tuples and mappings as dicts and lists; what is plain already as it is."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    cls = type(value)
+    if cls in _PLAIN:
+        return value
+    if dataclasses.is_dataclass(cls):
+        return {name: plain(getattr(value, name)) for name in _kinds(cls)}
     if isinstance(value, Mapping):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):

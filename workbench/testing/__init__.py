@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench.testing.elasticsearch import Elasticsearch
     from workbench.testing.faults import FAULTS, FaultServer, Reply, Request
+    from workbench.testing.fleet import Crash, Fleet
+    from workbench.testing.fleet_executor import FleetExecutor, FleetLock
     from workbench.testing.folder import FOLDERS, FolderSource, sources_from
     from workbench.testing.kubernetes import Kubernetes
     from workbench.testing.prometheus import Prometheus
@@ -20,12 +22,14 @@ if TYPE_CHECKING:
     from workbench.testing.slurm import Slurm
 
 __all__ = [
-    "FAULTS", "FOLDERS", "Elasticsearch", "FaultServer", "FolderSource", "Kubernetes", "Prometheus", "Reply", "Request", "Site",
-    "Slurm", "site", "sources_from",
+    "FAULTS", "FOLDERS", "Crash", "Elasticsearch", "FaultServer", "Fleet", "FleetExecutor", "FleetLock", "FolderSource", "Kubernetes",
+    "Prometheus", "Reply", "Request", "Site", "Slurm", "site", "sources_from",
 ]  # fmt: skip
 
 _WHERE = {
     "faults": ("FAULTS", "FaultServer", "Reply", "Request"),
+    "fleet": ("Crash", "Fleet"),
+    "fleet_executor": ("FleetExecutor", "FleetLock"),
     "folder": ("FOLDERS", "FolderSource", "sources_from"),
     "elasticsearch": ("Elasticsearch",),
     "kubernetes": ("Kubernetes",),

@@ -69,6 +69,8 @@ class FleetExecutor:
 
     def begin(self, action: Action, deadline: Deadline) -> Step:
         """Make the change, once."""
+        if action.verb not in self.verbs:
+            raise ExecutorError(f"{action.verb} is none of mine", sent=False)
         return self._ask(f"begin {action.verb}", deadline, lambda: self._begin(action))
 
     def look(self, action: Action, deadline: Deadline) -> Step:

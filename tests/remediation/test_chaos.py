@@ -1,0 +1,279 @@
+"""Whatever breaks, dies, answers late or is done by hand between any two calls: the promises of remediation hold (`make chaos` for many more)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.remediation.chaos import Sequence
+from tests.remediation.invariants import Invariants
+from tests.remediation.site import REPAIR, Site, ends
+from workbench.remediation import engine
+from workbench.remediation.guards import Standing
+from workbench.remediation.journal import Journal
+from workbench.remediation.model import OWNER, Action, Blast, Plan, Trouble
+from workbench.remediation.planner import make_plan
+from workbench.remediation.policy import Auto, Limits, Policy
+from workbench.remediation.recheck import Recheck
+from workbench.testing.fleet import Crash, Effect, Fleet
+from workbench.testing.fleet_executor import FAULTS, FleetExecutor
+
+SEEDS = 400
+AUTO = Policy(auto=(Auto("report", confidence=0.5, busy=True),), stop_file="")
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 50))
+def test_the_invariants_hold_over_random_sequences(first: int) -> None:
+    broken = {seed: found for seed in range(first, first + 50) if (found := Sequence(seed).run())}
+
+    assert not broken
+
+
+def test_the_same_seed_is_the_same_sequence() -> None:
+    one, two = Sequence(11, nodes=9, rounds=4), Sequence(11, nodes=9, rounds=4)
+    one.run()
+    two.run()
+
+    assert one.fleet.effects
+    assert [(effect.time, effect.verb, effect.node) for effect in one.fleet.effects] == [
+        (effect.time, effect.verb, effect.node) for effect in two.fleet.effects
+    ]
+
+
+def test_a_fleet_of_hundreds_of_nodes_keeps_its_promises() -> None:
+    for seed in range(3):
+        assert Sequence(seed, nodes=300, rounds=3).run() == []
+
+
+HANDS = ("cordon", "uncordon", "take", "reboot", "delete")
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    faults=st.lists(st.tuples(st.integers(0, 60), st.sampled_from(FAULTS)), max_size=6),
+    hands=st.lists(st.tuples(st.integers(0, 500), st.sampled_from(("n0", "n1")), st.sampled_from(HANDS)), max_size=3),
+    waits=st.lists(st.sampled_from((0.0, 15.0, 400.0)), min_size=1, max_size=4),
+)
+def test_two_repairs_end_with_the_truth_in_the_journal(
+    faults: list[tuple[int, str]], hands: list[tuple[int, str, str]], waits: list[float]
+) -> None:
+    """The smallest world in which everything can go wrong, so that hypothesis shrinks what breaks it to a few calls."""
+    site = Site(2)
+    plan = site.plan(*site.chain("n0", deadline=900.0), *site.chain("n1", deadline=900.0), lives=1e6)
+    invariants = _watched(site, plan)
+    wrong, calls = dict(faults), [0]
+
+    def fault(call: str) -> str:
+        calls[0] += 1
+        return wrong.pop(calls[0] - 1, "")
+
+    site.fleet.fault = fault
+    for seconds, node, what in hands:
+        site.fleet.later(float(seconds), lambda node=node, what=what: site.fleet.hand(node, what, "alice"))  # type: ignore[misc]
+    for wait in waits:
+        try:
+            site.resume(wait=wait)
+            site.apply(plan=plan, wait=wait)
+        except Crash:
+            pass
+        site.fleet.sleep(wait)
+    site.fleet.fault = None
+    site.fleet.sleep(2000)
+    site.resume()
+
+    invariants.final([site.journal])
+    assert invariants.broken == []
+
+
+def _watched(site: Site, plan: Plan) -> Invariants:
+    """Return the invariants that need no planner: nothing twice, nothing of others touched, and the journal tells the truth."""
+    invariants = Invariants(site.fleet, Policy(limits=Limits(fresh=1e9)), exact=False, original=len(site.fleet.nodes))
+    invariants.planned(plan, "controller")
+
+    def effect(effect: Effect) -> None:
+        invariants._once(effect)
+        invariants._foreign(effect)
+        if effect.verb == "uncordon" and not effect.undo:
+            invariants._proven(effect)
+
+    site.fleet.on_effect = effect
+    return invariants
+
+
+# the storm
+
+
+def _storm(fleet: Fleet, code: str, cls: str, action: str, severity: str = "critical") -> list[Trouble]:
+    now = fleet.clock()
+    return [
+        Trouble(name, code, cls, action, severity, cause=cls.split("/")[0], seen=now, since=now, boot=one.boot, summary=code)
+        for name, one in fleet.nodes.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "cls", "action"),
+    [
+        ("xid-79", "hardware/gpu-lost", "reboot-node"),
+        ("xid-95", "hardware/gpu-memory", "reset-gpu"),
+        ("nvlink", "hardware/nvlink", "drain"),
+    ],
+)
+def test_when_all_nodes_report_at_once_nothing_is_evacuated_and_one_person_is_paged(code: str, cls: str, action: str) -> None:
+    fleet = Fleet()
+    for number in range(300):
+        fleet.add(f"n{number}", pool=f"p{number % 3}", claim=f"c{number}")
+        fleet.run(f"n{number}", f"ns/w{number}", job=f"j{number // 30}", gpus=8)
+    executor, journal = FleetExecutor(fleet), Journal(None, clock=fleet.clock)
+    for _ in range(30):  # it goes on for an hour and a half
+        plan = make_plan(_storm(fleet, code, cls, action), fleet.look(), past=journal.entries(), policy=AUTO)
+        check = Recheck(plan, executor, AUTO, clock=fleet.clock, steady=fleet.steady)
+        engine.apply(
+            plan, executor, journal, check=check, clock=fleet.clock, steady=fleet.steady, sleep=fleet.sleep, approved=True
+        )
+        assert "300 nodes" in plan.breaker
+        fleet.sleep(180)
+
+    assert len(fleet.pages) == 1
+    assert [one.verb for one in fleet.effects if one.verb not in ("page", "exclude")] == []
+
+
+def test_a_storm_does_not_hold_back_the_way_back() -> None:
+    site = Site(40)
+    site.apply(*site.chain("n0", ("cordon",)))
+    plan = site.plan(*site.chain("n0", ("validate", "uncordon")))
+    storm = make_plan(_storm(site.fleet, "xid-79", "hardware/gpu-lost", "reboot-node"), site.fleet.look(), policy=AUTO)
+    assert storm.breaker
+
+    check = Recheck(plan, site.executor, AUTO, clock=site.fleet.clock, steady=site.fleet.steady)
+    assert ends(site.apply(plan=plan, check=check)) == ["validate done", "uncordon done"]
+
+
+# what the chaos found on the way
+
+
+def test_found_a_cordon_that_somebody_took_off_before_the_crash_was_settled_was_not_refused_but_is_undone() -> None:
+    site = Site()
+    plan = site.plan(*site.chain("n0", ("cordon",)))
+    site.faults("begin:crash-after")
+    with pytest.raises(Crash):
+        site.apply(plan=plan)
+    site.fleet.hand("n0", "uncordon")
+
+    assert ends(site.resume()) == ["cordon undone"]
+    assert [one.guard for one in site.apply(plan=plan)] == ["journal"], (
+        "it was somebody's decision: this plan does not set it again"
+    )
+
+
+def test_found_a_reboot_of_a_machine_that_was_replaced_before_the_crash_was_settled_is_for_a_person() -> None:
+    site = Site()
+    plan = site.plan(*site.chain("n0", ("reboot",)))
+    site.faults("begin:crash-after")
+    with pytest.raises(Crash):
+        site.apply(plan=plan)
+    site.fleet.hand("n0", "delete")
+    site.fleet.sleep(300)
+
+    assert ends(site.resume()) == ["reboot unknown", "page done"]
+
+
+def _past(journal: Journal, action: Action, status: str = "done") -> None:
+    journal.intent(action, "p", {})
+    journal.outcome(action, "p", status)
+
+
+def test_found_a_job_s_cap_counts_the_nodes_that_its_work_has_left_already() -> None:
+    site = Site()
+    for name in site.fleet.nodes:
+        site.fleet.run(name, f"ns/g-{name}", job="gang")
+    limits = Limits(job_count=1, out_percent=100, pool_percent=100, keep=0, keep_percent=0)
+    evicted = Action("e0", "evict", "evacuate", "n0", blast=Blast(jobs=("gang",)))
+    _past(site.journal, evicted)
+    site.fleet.nodes["n0"].work.clear()
+
+    standing = Standing(site.fleet.look(), Policy(limits=limits), site.fleet.clock(), site.journal.entries())
+    state = site.fleet.state(site.fleet.nodes["n1"])
+    refusal = standing.check(Action("e1", "evict", "evacuate", "n1"), state, None)
+
+    assert refusal is not None
+    assert refusal.guard == "cap-job"
+
+
+def test_found_an_action_that_was_refused_first_and_begun_later_counts_for_the_hour() -> None:
+    site = Site()
+    action = site.chain("n0", ("cordon",))[0]
+    site.journal.outcome(action, "p", "refused", "unseen")
+    _past(site.journal, action)
+
+    standing = Standing(site.fleet.look(), AUTO, site.fleet.clock(), site.journal.entries())
+
+    assert set(standing.lately(("cordon",))) == {action.id}
+
+
+def test_found_an_action_that_was_begun_and_is_refused_later_still_counts_for_the_hour() -> None:
+    site = Site()
+    action = site.chain("n0", ("cordon",))[0]
+    site.faults(*["begin:refused"] * 9)
+    site.apply(action, tries=2)
+    site.fleet.fault = None
+    assert site.journal.status_of(action.id) == "failed"
+
+    plan = Plan(0.0, 1.0, (action,), id="old")
+    assert [one.guard for one in site.apply(plan=plan)] == ["expired"]
+
+    assert site.journal.status_of(action.id) == "failed"
+    assert set(Standing(site.fleet.look(), AUTO, site.fleet.clock(), site.journal.entries()).lately(("cordon",))) == {action.id}
+
+
+def test_found_a_world_that_changed_while_a_request_was_lost_is_judged_again() -> None:
+    """Two minutes pass between the guards and the second request; a cap that was kept then is not now."""
+    site = Site()
+    full: list[int] = []
+    site.faults("begin:timeout")
+    site.fleet.later(20.0, lambda: full.append(1))
+
+    def check(action: Action, *_: Any) -> Any:
+        from workbench.remediation.model import Refusal
+
+        return Refusal("capacity", action.node, action.rung, "none left") if full else None
+
+    outcomes = site.apply(*site.chain("n0", ("cordon",)), check=check)
+
+    assert [(one.status, one.guard) for one in outcomes] == [("refused", "capacity")]
+    assert site.effects() == []
+    assert site.journal.open() == []
+
+
+def test_found_a_step_that_ends_while_others_are_looked_at_does_not_end_its_chain() -> None:
+    site = Site()
+    site.faults("begin cordon:timeout")
+
+    assert ends(site.apply(*site.chain("n0", deadline=1000.0))) == [f"{verb} done" for verb in REPAIR]
+
+
+def test_found_an_undo_that_cannot_be_told_does_not_leave_the_action_done() -> None:
+    site = Site()
+    plan = site.plan(*site.chain("n0", ("cordon",)))
+    site.apply(plan=plan)
+    site.faults("undo:lost", "look:blind")
+
+    assert ends(site.undo(plan)) == ["cordon unknown", "page done"]
+    assert site.journal.status_of("n0-cordon") == "unknown"
+    assert ends(site.undo(plan)) == ["cordon undone"], "what still is ours can be taken back, and what is not stays"
+
+
+def test_a_node_that_somebody_takes_over_is_theirs_from_then_on() -> None:
+    site = Site()
+    site.fleet.break_down("n0", "xid-95", mended_by=())
+    site.apply(*site.chain("n0", ("cordon",)))
+    site.fleet.hand("n0", "take", "alice")
+
+    outcomes = site.apply(*[one for one in site.chain("n0") if one.verb != "cordon"])
+
+    assert {one.status for one in outcomes} == {"refused"}
+    assert site.fleet.nodes["n0"].owner == "alice"
+    assert OWNER not in {one.owner for one in site.fleet.nodes.values()}
