@@ -29,6 +29,7 @@ __all__ = ["HOLD", "Feed", "Watching"]
 HOLD = 30.0  # seconds that one watch lasts
 _LATE = 15.0  # seconds after which a watch that should have ended is given up
 _ABSENT = 60.0  # seconds after which it is asked again whether a kind is installed by now
+_SHORT, _PAUSE = 1.0, 0.5
 _AGAIN = (1.0, 30.0)  # seconds between two tries, first and most
 
 
@@ -84,8 +85,11 @@ class Feed:
             try:
                 version = self._list()
                 while not ends.is_set():
+                    began = self.clock()
                     version = self._follow(version)
                     wait = _AGAIN[0]
+                    if self.clock() - began < _SHORT:  # whatever ends watches at once must not be asked without a pause
+                        ends.wait(_PAUSE)
             except _Expired:
                 continue
             except SourceError as error:
