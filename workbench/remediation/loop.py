@@ -23,6 +23,7 @@ from workbench.remediation.troubles import Checked
 
 __all__ = ["Loop", "Round", "Seen"]
 
+LEAST = 1.0  # seconds between the beginnings of two turns, however much news there is: a flapping node must not keep us busy
 CALL = 60.0  # seconds that reading the fleet may take: 2,000 nodes with 16,000 pods come in some ten
 
 
@@ -158,6 +159,8 @@ class Loop:
                 if self.wake is None:
                     self.sleep(min(left, 1.0))
                 elif self.wake(min(left, 1.0)):
+                    if (early := began + LEAST - self.steady()) > 0:
+                        self.sleep(early)
                     break
 
     def ready(self, within: float) -> bool:
