@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.live.kubernetes_site import SERVICE, run, until
+from tests.live.kubernetes_site import SERVICE, run, stamp, until
 from tests.live.remediation_site import ACCOUNT, MANIFEST, PLACE, Cluster, KubernetesWorld, rebooted
 from tests.remediation.conformance import refused
 from workbench.remediation.executors.contract import Deadline, ExecutorError
@@ -521,3 +521,94 @@ def test_a_missing_right_is_named_with_the_line_that_grants_it(
     assert not error.sent
     assert "workbench config rbac --remediation" in error.hint
     assert ACCOUNT[1] in error.hint
+
+
+def test_watches_keep_the_fleet_and_tell_of_news(cluster: Cluster) -> None:
+    """What a list would show, at once; a condition of a check is news, a heartbeat is none; a gone node is gone."""
+    watched, listed = Kubernetes(cluster.kubeconfig), Kubernetes(cluster.kubeconfig)
+    watched.watch()
+    name = cluster.name("node")
+    cluster.node(name)
+    assert name in watched.fleet(soon()).nodes
+    until("the watches", lambda: not watched.unwatched(), 30)
+    while watched.wait(1.0):
+        pass
+
+    def same() -> bool:
+        seen, told = watched.fleet(soon()).nodes, listed.fleet(soon()).nodes
+        return {key: replace(one, version="") for key, one in seen.items()} == {
+            key: replace(one, version="") for key, one in told.items()
+        }
+
+    until("the same fleet", same)
+    pod = cluster.pod(name)
+    until("the pod", lambda: [one.id for one in watched.fleet(soon()).nodes[name].busy()] == [pod])
+    budget(cluster, cluster.name("all"), 1)
+    until("its budget", lambda: watched.fleet(soon()).nodes[name].busy()[0].budgets)
+    assert not watched.wait(0.5)
+    said = {"type": "WorkbenchNodeUnfit", "status": "True", "reason": "GpuMissing", "message": "", "lastHeartbeatTime": stamp()}
+    cluster.site.core.patch_node_status(name, {"status": {"conditions": [said]}})
+    assert watched.wait(10)
+    assert watched.fleet(soon()).nodes[name].conditions
+    cluster.site.core.patch_node_status(name, {"status": {"conditions": [{**said, "lastHeartbeatTime": stamp(-5)}]}})
+    assert not watched.wait(1.0)
+    until("the same fleet", same)
+    cluster.site.core.delete_node(name)
+    assert watched.wait(10)
+    until("the node is gone", lambda: name not in watched.fleet(soon()).nodes)
+    watched.close()
+
+
+def test_a_watch_that_may_not_be_is_no_empty_fleet(cluster: Cluster) -> None:
+    """Without the right to watch the fleet is listed each time."""
+    account = cluster.name("account")
+    rules = [
+        {"apiGroups": ["", "policy"], "resources": ["nodes", "pods", "poddisruptionbudgets", "events"], "verbs": ["get", "list"]}
+    ]
+    cluster.site.rbac.create_cluster_role({"metadata": {"name": account}, "rules": rules})
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": "default"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": account}
+    cluster.site.rbac.create_cluster_role_binding({"metadata": {"name": account}, "roleRef": role, "subjects": [subject]})
+    limited = Kubernetes(run(SERVICE / "kubeconfig-for", cluster.work, "default", account))
+    limited.watch()
+    until("the rights", lambda: refused(lambda: limited.fleet(soon())) is None)
+    until("a refusal", lambda: any("not allowed" in one for one in limited.unwatched()))
+    for _ in range(3):
+        fleet = limited.fleet(soon())
+        assert fleet.complete
+        assert fleet.nodes
+    limited.close()
+
+
+def test_a_controller_cordons_what_a_check_shows_and_gives_it_back(cluster: Cluster, tmp_path: Path) -> None:
+    """From the condition on the node through plan, guards, lease and journal to the cordon, and back when it is found fit again."""
+    from workbench.remediation.journal import Journal
+    from workbench.remediation.loop import Loop
+    from workbench.remediation.policy import Auto, Limits, Policy
+
+    name = cluster.name("node")
+    cluster.node(name)
+    lock = LeaseLock(Api(str(cluster.kubeconfig)), seconds=15)
+    until("the lease", lambda: lock.acquire(soon()), 60)
+    limits = Limits(keep=0, keep_percent=0)
+    policy = Policy(limits, auto=(Auto("cordon", busy=True),), stop_file=str(tmp_path / "stop"))
+    executor = Kubernetes(cluster.kubeconfig)
+    loop = Loop(executor, Journal(tmp_path / "journal.jsonl"), policy, lock=lock)
+
+    def show(state: str, reason: str) -> None:
+        rows = [
+            {"type": kind, "status": state, "reason": reason, "message": "driver: not loaded", "lastHeartbeatTime": stamp()}
+            for kind in ("WorkbenchNodeUnfit", "WorkbenchDriverProblem")
+        ]
+        cluster.site.core.patch_node_status(
+            name, {"status": {"conditions": [{**one, "lastTransitionTime": stamp(60)} for one in rows]}}
+        )
+
+    show("True", "DriverNotLoaded")
+    turn = loop.once()
+    assert [(one.action.verb, one.action.node, one.status) for one in turn.outcomes] == [("cordon", name, "done")], turn.problems
+    node = seen(executor, name)
+    assert node.ours
+    assert "driver-not-loaded" in node.reason
+    assert loop.once().outcomes == ()
+    lock.release()

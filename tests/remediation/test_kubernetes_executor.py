@@ -221,6 +221,26 @@ def test_uncordon_keeps_what_is_not_a_restriction_and_another_restriction_keeps_
     assert world.executor.look(exclude, soon()).status == "done"
 
 
+def test_a_drain_after_a_cordon_keeps_the_cordons_reason_and_expiry(world: FakeWorld) -> None:
+    """As plans do it; undone one after the other nothing is left."""
+    cordon = world.action("cordon")
+    cordon = replace(cordon, args={"reason": "xid-79", "expires": 4e9})
+    shape = world.shape(cordon)
+    world.executor.begin(cordon, soon())
+    world.pod(cordon.node, "worker")
+    drain = Action("drain-2", "drain", "evacuate", cordon.node, why="leave", expects={"owner": "gpu-reliability-workbench"})
+    step = world.executor.begin(drain, soon())
+    assert (step.status, "train/worker" in step.detail) == ("pending", True)
+    node = world.executor.node(cordon.node, soon())
+    assert node is not None
+    assert (node.op, node.reason, node.expires) == (cordon.id, "xid-79", 4e9)
+    del world.api.objects["pods"]["worker"]
+    assert world.again().look(drain, soon()).status == "done"
+    for one in (drain, cordon):
+        assert world.executor.undo(one, {}, soon()).status == "done"
+    assert world.shape(cordon) == shape
+
+
 def test_an_event_that_cannot_be_written_undoes_nothing(world: FakeWorld) -> None:
     """The step tells of it."""
     action = world.action("cordon")

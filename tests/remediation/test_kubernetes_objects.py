@@ -295,12 +295,12 @@ def test_the_remediation_account_can_neither_delete_pods_nor_read_secrets(capsys
         for verb in rule["verbs"]
     }
     assert rules == {
-        *(("nodes", verb) for verb in ("get", "list", "patch")),
-        *(("pods", verb) for verb in ("get", "list")),
+        *(("nodes", verb) for verb in ("get", "list", "watch", "patch")),
+        *(("pods", verb) for verb in ("get", "list", "watch")),
         ("pods/eviction", "create"),
-        ("poddisruptionbudgets", "list"),
-        *(("nodeclaims", verb) for verb in ("get", "list", "delete")),
-        *(("events", verb) for verb in ("list", "create")),
+        *(("poddisruptionbudgets", verb) for verb in ("list", "watch")),
+        *(("nodeclaims", verb) for verb in ("get", "list", "watch", "delete")),
+        *(("events", verb) for verb in ("list", "watch", "create")),
         *(("leases", verb) for verb in ("create", "get", "update")),
     }
     assert {one["kind"] for one in documents} >= {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}

@@ -218,3 +218,21 @@ def test_a_node_that_drains_for_long_holds_up_no_other_and_goes_on_when_it_is_em
         "reboot",
     ]
     assert loop.journal.open() == []
+
+
+def test_news_begin_a_turn_at_once_but_not_without_a_pause(fleet: Fleet) -> None:
+    """What a watch tells is looked at now and not in a minute; a node that flaps does not keep us busy."""
+    began: list[float] = []
+    news = [False, False, True, True, True]
+
+    def wake(seconds: float) -> bool:
+        told = news.pop(0) if news else False
+        if not told:
+            fleet.sleep(seconds)
+        return told
+
+    loop = loop_on(fleet, stop=lambda: len(began) >= 5, wake=wake)
+    loop.every(60.0, lambda turn: began.append(turn.began))
+
+    ago = [round(one - began[0]) for one in began]
+    assert ago == [0, 2, 3, 4, 64]

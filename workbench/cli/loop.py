@@ -110,6 +110,7 @@ def run(options: argparse.Namespace) -> int:
             steady=remedy.PACE["steady"],
             sleep=wait,
             tell=tell,
+            wake=None if options.once else site.watch(),
         )
         server = _serve(options.listen, loop, 3 * seconds + 120) if options.listen else None
         try:

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,6 +92,15 @@ class Site:
             yield lock
         finally:
             lock.release()
+
+    def watch(self) -> Callable[[float], bool] | None:
+        """Let watches keep the fleet up to date where the scheduler has them; return what waits for news of it, or None."""
+        from workbench.remediation.executors.kubernetes.executor import Kubernetes
+
+        if not isinstance(self._scheduler, Kubernetes):
+            return None
+        self._scheduler.watch()
+        return self._scheduler.wait
 
     def _lock(self) -> Lock | None:
         if self._scheduler.name != "kubernetes":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from workbench.catalog import table
+from workbench.catalog import signatures, table
 from workbench.catalog.findings import FindingRow, findings_table
 from workbench.health.conditions import FIT, NodeCondition, camel, is_stale
 from workbench.remediation.model import Evidence, FleetState, NodeState, Trouble, digest
@@ -17,6 +17,12 @@ __all__ = ["of_fleet", "of_node"]
 def _by_reason(site: str | None = None) -> dict[str, FindingRow]:
     """Return the rows of findings by the one word that a condition's reason is."""
     return {camel(code): row for code, row in findings_table(site).items()}
+
+
+@lru_cache(maxsize=4)
+def _signature_by_reason(site: str | None = None) -> dict[str, tuple[str, str, str]]:
+    """Return (code, class, remediation) of signatures by the same word: findings of Xids and SXids bear their signature's name."""
+    return {camel(code): (code, row.cls, row.remediation or "none") for code, row in signatures(site).items()}
 
 
 def of_node(node: NodeState, now: float) -> tuple[list[Trouble], Checked | None]:
@@ -45,13 +51,13 @@ def of_node(node: NodeState, now: float) -> tuple[list[Trouble], Checked | None]
     for one in shown:
         if one.type == FIT or one.status != "True" or is_stale(one, now):
             continue
-        row = _by_reason().get(one.reason)
-        cls = classes.get(one.type, "")
-        if row is None:
-            # a finding of a site's own check: its class is known by the condition's name, what to do about it is not
-            troubles.append(_trouble(node, one, one.reason or one.type, cls, "none", "critical", one.message))
-        else:
+        row, cls = _by_reason().get(one.reason), classes.get(one.type, "")
+        if row is not None:
             troubles.append(_trouble(node, one, row.code, row.cls or cls, row.action, "critical", one.message))
+        else:
+            # of a site's own check the class is known by the condition's name, what to do about it is not
+            code, own, action = _signature_by_reason().get(one.reason, (one.reason or one.type, "", "none"))
+            troubles.append(_trouble(node, one, code, own or cls, action, "critical", one.message))
     checked = None if is_stale(fit, now) else Checked(node.name, fit.heartbeat, fit.status == "False", "running")
     return troubles, checked
 

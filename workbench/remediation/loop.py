@@ -24,6 +24,7 @@ from workbench.remediation.troubles import Checked
 
 __all__ = ["Loop", "Round", "Seen"]
 
+LEAST = 1.0  # seconds between the beginnings of two turns, however much news there is: a flapping node must not keep us busy
 CALL = 60.0  # seconds that reading the fleet may take: 2,000 nodes with 16,000 pods come in some ten
 
 
@@ -62,6 +63,8 @@ class Loop:
     stop : callable
         Returns true when it shall end.
     clock, steady, sleep : callable
+    wake : callable or None
+        Waits at most so many seconds and returns true as soon as the cluster shows something new: the next turn then begins at once.
     rounds : int
         How many there were.
     """
@@ -77,6 +80,7 @@ class Loop:
     steady: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     tell: Callable[[Outcome], None] | None = None
+    wake: Callable[[float], bool] | None = None
     rounds: int = 0
     _last: Round | None = None
     _ended: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -156,12 +160,17 @@ class Loop:
         return self._last
 
     def every(self, seconds: float, done: Callable[[Round], None] = lambda _: None) -> None:
-        """Make turns until `stop`, each begun `seconds` after the one before, or at once when that took longer."""
+        """Make turns until `stop`, each begun `seconds` after the one before, or at once when that took longer or `wake` says so."""
         while not self.stop():
             began = self.steady()
             done(self.once(seconds))
             while not self.stop() and (left := began + seconds - self.steady()) > 0:
-                self.sleep(min(left, 1.0))
+                if self.wake is None:
+                    self.sleep(min(left, 1.0))
+                elif self.wake(min(left, 1.0)):
+                    if (early := began + LEAST - self.steady()) > 0:
+                        self.sleep(early)
+                    break
 
     def ready(self, within: float) -> bool:
         """Whether the last turn saw the fleet whole, and is no older than `within` seconds."""

@@ -20,6 +20,7 @@ from workbench.remediation.executors.kubernetes.calls import Calls, Conflict
 from workbench.remediation.executors.kubernetes.nodes import node_state
 from workbench.remediation.executors.kubernetes.pods import Budgets
 from workbench.remediation.executors.kubernetes.reading import Reader
+from workbench.remediation.executors.kubernetes.watching import Watching
 from workbench.remediation.model import Action, FleetState, NodeState, Step
 from workbench.sources.kubernetes.api import Api
 
@@ -82,6 +83,27 @@ class Kubernetes:
     def node(self, name: str, deadline: Deadline) -> NodeState | None:
         """Return one node as it is now, or None; see `Reader.node`."""
         return self._reader.node(name, deadline)
+
+    def watch(self) -> None:
+        """Keep the fleet up to date by watches from now on, for who reads it again and again; `wait` then tells of news."""
+        if not isinstance(self._reader, Watching):
+            self._reader = Watching(self.calls, self._clock)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most so long; True as soon as a node shows something new. Without watches nothing is ever new."""
+        if isinstance(self._reader, Watching):
+            return self._reader.wait(seconds)
+        time.sleep(seconds)
+        return False
+
+    def unwatched(self) -> list[str]:
+        """Return why the fleet is listed and not watched, by kind; empty when watches have it."""
+        return self._reader.lacks() if isinstance(self._reader, Watching) else ["nothing is watched"]
+
+    def close(self) -> None:
+        """End the watches."""
+        if isinstance(self._reader, Watching):
+            self._reader.close()
 
     # ---- acting
 

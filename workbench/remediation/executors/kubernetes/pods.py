@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from workbench.catalog import table
@@ -113,7 +114,8 @@ def of_jobs(rows: Iterable[tuple[str, Work]]) -> dict[str, tuple[Work, ...]]:
         total[key] = total.get(key, 0) + one.gpus
     found: dict[str, list[Work]] = {}
     for node, one in rows:
-        found.setdefault(node, []).append(replace(one, job_gpus=total[one.id.partition("/")[0], one.job]))
+        gpus = total[one.id.partition("/")[0], one.job]
+        found.setdefault(node, []).append(one if one.job_gpus == gpus else replace(one, job_gpus=gpus))
     return {node: tuple(sorted(work, key=lambda one: one.id)) for node, work in found.items()}
 
 
@@ -122,13 +124,18 @@ def _gpus(container: Mapping[str, Any]) -> int:
     return int(sum(parse_quantity(value) or 0 for key, value in limits.items() if _GPU.match(str(key))))
 
 
-def _gang(pod: Mapping[str, Any]) -> bool:
-    """Tell whether the whole job stops when this pod does: it belongs to one of the catalog's job kinds, or to a gang scheduler's group."""
-    both = {**annotations_of(pod), **labels_of(pod), "": ""}
+@lru_cache(maxsize=1)
+def _gangs() -> tuple[frozenset[str], frozenset[tuple[str, str]]]:
+    """Return the labels of gangs, and (API group, kind) of what owns them."""
     rows = [row for row in table("kubernetes_jobs") if row["role"] in ("job", "queue")]
     keys = {key for row in rows for key in row["labels"].split(";") if key} | {"scheduling.k8s.io/group-name"}
-    kinds = {(row["group"], row["kind"]) for row in rows}
+    return frozenset(keys), frozenset((row["group"], row["kind"]) for row in rows)
+
+
+def _gang(pod: Mapping[str, Any]) -> bool:
+    """Tell whether the whole job stops when this pod does: it belongs to one of the catalog's job kinds, or to a gang scheduler's group."""
+    keys, kinds = _gangs()
     owners = (pod.get("metadata") or {}).get("ownerReferences") or []
-    return any(key in both for key in keys) or any(
+    return not keys.isdisjoint({*annotations_of(pod), *labels_of(pod)}) or any(
         (str(one.get("apiVersion") or "").rpartition("/")[0], str(one.get("kind"))) in kinds for one in owners
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -22,9 +22,17 @@ from workbench.sources.kubernetes.api import Listing
 from workbench.sources.kubernetes.collect import ODD
 from workbench.sources.kubernetes.errors import place
 
-__all__ = ["Reader"]
+__all__ = ["BUDGETS", "EVENTS", "NODES", "PLACED", "PODS", "REBOOTED", "Reader", "slim"]
 
-_RUNNING = "status.phase!=Succeeded,status.phase!=Failed"
+NODES, PODS, BUDGETS, EVENTS = (
+    "/api/v1/nodes",
+    "/api/v1/pods",
+    "/apis/policy/v1/poddisruptionbudgets",
+    "/api/v1/namespaces/default/events",
+)
+RUNNING = "status.phase!=Succeeded,status.phase!=Failed"
+PLACED = f"spec.nodeName!=,{RUNNING}"
+REBOOTED = "reason=Rebooted,involvedObject.kind=Node"
 _BOOT = re.compile(r"boot id: (\S+)")
 _SHOWN = 3
 
@@ -52,22 +60,16 @@ class Reader:
         ExecutorError
             Not one node could be seen.
         """
-        rows: dict[str, tuple[str, dict[str, Any]]] = {}  # by uid: a list that expired on the server comes twice
-        odd: list[str] = []
+        rows: dict[str, dict[str, Any]] = {}  # by uid: a list that expired on the server comes twice
 
         def keep(pod: dict[str, Any]) -> bool:
-            try:
-                node = (pod.get("spec") or {}).get("nodeName")
-                if node and not finished(pod):
-                    rows[str(pod["metadata"].get("uid"))] = str(node), _slim(pod)
-            except ODD as error:
-                odd.append(_odd("pod", pod, error))
+            rows[str(pod["metadata"].get("uid"))] = slim(pod)
             return False
 
         ask = self.calls.list
         parts: list[Callable[[], Listing]] = [
-            lambda: ask("/api/v1/nodes", ("list", "", "nodes"), deadline),
-            lambda: ask("/api/v1/pods", ("list", "", "pods"), deadline, keep, fieldSelector=f"spec.nodeName!=,{_RUNNING}"),
+            lambda: ask(NODES, ("list", "", "nodes"), deadline),
+            lambda: ask(PODS, ("list", "", "pods"), deadline, keep, fieldSelector=PLACED),
             lambda: self.budgets(deadline),
             lambda: self._claims(deadline),
             lambda: self._boots(deadline),
@@ -77,36 +79,63 @@ class Reader:
             nodes, *others = [done.result() for done in [pool.submit(_tried, part) for part in parts]]
         if isinstance(nodes, ExecutorError):
             raise nodes
-        problems = [
-            str(one) if isinstance(one, ExecutorError) else f"not all came: {one.error}" for one in others[:2] if _lacks(one)
-        ]
-        if nodes.error is not None:
-            problems.append(f"not all nodes came: {nodes.error}")
-        whole = not problems
-        problems += [
-            str(one) if isinstance(one, ExecutorError) else f"not all came: {one.error}" for one in others[2:] if _lacks(one)
-        ]
+        lacks = [_lack(one) for one in (nodes, *others)]
         budgets, claims, boots = (_items(one) for one in others[1:])
+        return self.assembled(nodes.items, list(rows.values()), budgets, claims, boots, lacks[:3], lacks[3:])
+
+    def assembled(
+        self,
+        nodes: Iterable[dict[str, Any]],
+        pods: Iterable[dict[str, Any]],
+        budgets: Iterable[dict[str, Any]],
+        claims: Iterable[dict[str, Any]],
+        boots: Iterable[dict[str, Any]],
+        lacks: Iterable[str] = (),
+        told: Iterable[str] = (),
+    ) -> FleetState:
+        """
+        Return the fleet that objects are; one of an odd shape is a part that could not be seen.
+
+        Parameters
+        ----------
+        nodes, pods, budgets, claims, boots : iterables of dict
+            Objects as the server has them; of pods what `slim` leaves is enough.
+        lacks, told : iterables of str
+            What could not be seen: without the former the fleet is not whole, of the latter only told. Empty ones say nothing.
+        """
+        odd: list[str] = []
         covering = Budgets(budgets)
         runs: list[tuple[str, Work]] = []
-        for node_name, pod in rows.values():
+        for pod in pods:
             try:
-                runs.append((node_name, work_of(pod, covering)))
+                where = (pod.get("spec") or {}).get("nodeName")
+                if where and not finished(pod):
+                    runs.append((str(where), self.work_of(pod, covering)))
             except ODD as error:
                 odd.append(_odd("pod", pod, error))
-        work = of_jobs(runs)
-        booted = _booted(boots)
+        work, booted = of_jobs(runs), _booted(boots)
         by_node = {str((one.get("status") or {}).get("nodeName")): str(one["metadata"].get("name")) for one in claims}
         states = {}
-        for node in nodes.items:
+        for node in nodes:
             name = str(node["metadata"].get("name"))
             try:
                 claim = machine.claim_of(node) or by_node.get(name, "")
                 boot = str(((node.get("status") or {}).get("nodeInfo") or {}).get("bootID") or "")
-                states[name] = node_state(node, work.get(name, ()), claim=claim, booted=booted.get((name, boot)))
+                state = self.node_state(node, claim, booted.get((name, boot)))
+                states[name] = replace(state, work=work.get(name, ()))
             except ODD as error:
                 odd.append(_odd("node", node, error))
-        return FleetState(self._clock(), states, place(self.calls.api.host), whole and not odd, (*problems, *odd[:_SHOWN]))
+        missing = [one for one in lacks if one] + odd[:_SHOWN]
+        problems = (*missing, *(one for one in told if one))
+        return FleetState(self._clock(), states, place(self.calls.api.host), not missing, problems)
+
+    def work_of(self, pod: dict[str, Any], covering: Budgets) -> Work:
+        """Return a pod as work."""
+        return work_of(pod, covering)
+
+    def node_state(self, node: dict[str, Any], claim: str, booted: float | None) -> NodeState:
+        """Return a node without its work."""
+        return node_state(node, claim=claim, booted=booted)
 
     def node(self, name: str, deadline: Deadline) -> NodeState | None:
         """
@@ -133,7 +162,7 @@ class Reader:
             raise ExecutorError(str(error), hint=error.hint, sent=False) from error
 
     def budgets(self, deadline: Deadline) -> Listing:
-        return self.calls.list("/apis/policy/v1/poddisruptionbudgets", ("list", "policy", "poddisruptionbudgets"), deadline)
+        return self.calls.list(BUDGETS, ("list", "policy", "poddisruptionbudgets"), deadline)
 
     def _claims(self, deadline: Deadline, keep: Callable[[dict[str, Any]], bool] | None = None) -> Listing:
         try:
@@ -145,8 +174,8 @@ class Reader:
 
     def _boots(self, deadline: Deadline, name: str = "") -> Listing:
         """Return the events by which kubelets tell of a boot; the API server keeps them for an hour."""
-        selector = "reason=Rebooted,involvedObject.kind=Node" + (f",involvedObject.name={name}" if name else "")
-        return self.calls.list("/api/v1/namespaces/default/events", ("list", "", "events"), deadline, fieldSelector=selector)
+        selector = REBOOTED + (f",involvedObject.name={name}" if name else "")
+        return self.calls.list(EVENTS, ("list", "", "events"), deadline, fieldSelector=selector)
 
     def claim(self, node: Mapping[str, Any], deadline: Deadline) -> str:
         name = machine.claim_of(node)
@@ -156,7 +185,7 @@ class Reader:
         return str(found[0]["metadata"].get("name")) if found else ""
 
     def pods(self, name: str, deadline: Deadline) -> list[dict[str, Any]]:
-        found = self.calls.list("/api/v1/pods", ("list", "", "pods"), deadline, fieldSelector=f"spec.nodeName={name},{_RUNNING}")
+        found = self.calls.list(PODS, ("list", "", "pods"), deadline, fieldSelector=f"spec.nodeName={name},{RUNNING}")
         return _whole(found, f"pods of {name}")
 
     def work(self, name: str, deadline: Deadline) -> tuple[Work, ...]:
@@ -184,7 +213,7 @@ class Reader:
             return False
 
         path = f"/api/v1/namespaces/{quote(space, safe='')}/pods"
-        found = self.calls.list(path, ("list", "", "pods"), deadline, keep, labelSelector=selector, fieldSelector=_RUNNING)
+        found = self.calls.list(path, ("list", "", "pods"), deadline, keep, labelSelector=selector, fieldSelector=RUNNING)
         _whole(found, f"pods of {selector}")
         return sum(gpus.values())
 
@@ -203,8 +232,9 @@ def _tried(part: Callable[[], Listing]) -> Listing | ExecutorError:
         return error
 
 
-def _lacks(one: Listing | ExecutorError) -> bool:
-    return isinstance(one, ExecutorError) or one.error is not None
+def _lack(one: Listing | ExecutorError) -> str:
+    """Return why a list is not all; empty when it is."""
+    return str(one) if isinstance(one, ExecutorError) else "" if one.error is None else f"not all came: {one.error}"
 
 
 def _items(one: Listing | ExecutorError) -> list[dict[str, Any]]:
@@ -216,7 +246,7 @@ def _odd(kind: str, item: Mapping[str, Any], error: Exception) -> str:
     return f"the API server sent the {kind} {(item.get('metadata') or {}).get('name')} in an unexpected shape: {type(error).__name__}: {error}"
 
 
-def _booted(events: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
+def _booted(events: Iterable[dict[str, Any]]) -> dict[tuple[str, str], float]:
     """Return when nodes came up, by name and boot id, as kubelets said."""
     found: dict[tuple[str, str], float] = {}
     for event in events:
@@ -227,13 +257,13 @@ def _booted(events: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
     return found
 
 
-def _slim(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a pod work is made of: the rest of a large cluster's pods need not be held in memory."""
-    spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    meta = {key: one for key, one in (pod.get("metadata") or {}).items() if key != "managedFields"}
-    containers = [{"resources": one.get("resources")} for one in spec.get("containers") or []]
-    return {
-        "metadata": meta,
-        "spec": {"containers": containers, "terminationGracePeriodSeconds": spec.get("terminationGracePeriodSeconds")},
-        "status": {"phase": status.get("phase"), "startTime": status.get("startTime")},
-    }
+def slim(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a pod work is made of: the rest of a large cluster's pods need not be held in memory. An odd one stays as it is."""
+    try:
+        spec, status = pod.get("spec") or {}, pod.get("status") or {}
+        meta = {key: one for key, one in pod["metadata"].items() if key != "managedFields"}
+        kept = {key: spec.get(key) for key in ("nodeName", "terminationGracePeriodSeconds")}
+        kept["containers"] = [{"resources": one.get("resources")} for one in spec.get("containers") or []]
+        return {"metadata": meta, "spec": kept, "status": {key: status.get(key) for key in ("phase", "startTime")}}
+    except ODD:
+        return pod

@@ -74,7 +74,9 @@ def made(action: Action, node: Mapping[str, Any], now: float) -> Patch | Step:
     if other is not None and other.op and held.owner == OWNER and not other.change.stands(node):
         return Step("changed", f"we did the same already by action {other.op}")
     notes: dict[str, str | None] = {did(slot(action)): Mark(action.id, now, change, more).text()}
-    if action.verb in RESTRICTING:
+    if (
+        action.verb in RESTRICTING and held.owner != OWNER
+    ):  # a second restriction of ours leaves the first one's reason and expiry
         expires = action.args.get("expires")
         notes |= {
             OWNED_BY: OWNER,
