@@ -43,7 +43,9 @@ class RealCluster:
 
     def machine(self, node: str, what: str) -> None:
         """Let a machine die, start or reboot."""
-        done = subprocess.run([SERVICES / "slurm/node", node, what, "--dir", self.root], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [SERVICES / "slurm/node", node, what, "--dir", self.root], capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stderr
 
     def boots(self, node: str) -> None:
@@ -52,7 +54,9 @@ class RealCluster:
     @contextmanager
     def hanging(self) -> Iterator[None]:
         """Within it slurmctld neither answers nor refuses."""
-        pid = next(int(line.split()[0]) for line in (self.root / "pids").read_text().splitlines() if line.split()[1] == "slurmctld")
+        pid = next(
+            int(line.split()[0]) for line in (self.root / "pids").read_text().splitlines() if line.split()[1] == "slurmctld"
+        )
         os.kill(pid, signal.SIGSTOP)
         try:
             yield
@@ -61,7 +65,9 @@ class RealCluster:
 
     def daemon(self, what: str) -> None:
         """Stop or start slurmctld."""
-        subprocess.run([SERVICES / "slurm/daemon", "slurmctld", what, "--dir", self.root], check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            [SERVICES / "slurm/daemon", "slurmctld", what, "--dir", self.root], check=True, capture_output=True, timeout=60
+        )
 
 
 @contextmanager

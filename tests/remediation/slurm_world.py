@@ -155,7 +155,9 @@ class SlurmWorld:
         return self._writes
 
     def shape(self, action: Action) -> Any:
-        self.until("its boot", lambda: self.record(action.node)["BootTime"] not in ("None", "Unknown"))  # not for a moment after undrain
+        self.until(
+            "its boot", lambda: self.record(action.node)["BootTime"] not in ("None", "Unknown")
+        )  # not for a moment after undrain
         record = self.record(action.node)
         state = "+".join(sorted(flags_of(record) - {"NOT_RESPONDING", "MIXED", "IDLE", "ALLOCATED", "COMPLETING"}))
         return state, split_reason(record.get("Reason"))[0], record["BootTime"]

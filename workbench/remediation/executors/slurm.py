@@ -185,7 +185,9 @@ class Slurm:
         if not action.expects.get("boot"):
             return Step("changed", "nobody said which boot shall end, so nobody could tell when it has")
         if flags_of(record) & {"NOT_RESPONDING", "NO_RESPOND"}:
-            return Step("failed", "slurmd does not answer, so Slurm cannot reboot the node: it takes a command of the site")
+            if "DOWN" in flags_of(record):  # it would take the request, and nothing would ever come of it (seen with 22.05)
+                return Step("failed", "slurmd does not answer, so Slurm cannot reboot the node: it takes a command of the site")
+            return Step("blocked", f"slurmd does not answer ({record.get('State')})", again=15.0)
         # without ASAP and nextstate a drained node comes back drained, with our reason (seen with 22.05); with ASAP it takes work at once
         reason = reason_of(action, state.op, expires=state.expires, reboot=action.id)
         self._scontrol(("reboot", f"reason={reason}", action.node), deadline)

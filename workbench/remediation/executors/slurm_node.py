@@ -22,10 +22,10 @@ _ID = r"[A-Za-z0-9][A-Za-z0-9-]*"
 _OURS = re.compile(rf"gpu-workbench:({_ID})(?: until (\d{{4}}-\d\d-\d\dT\d\d:\d\d)Z)?(?: reboot ({_ID}))?(?:: .*| : .*)?", re.S)
 # flags of a state that say that new work does not come (slurm.conf(5), sinfo(1): node state codes), and who is behind it when no reason tells
 _AWAY = {
-    "DRAIN": "", "DRAINED": "", "DRAINING": "", "FAIL": "", "FAILING": "", "BLOCKED": "",
-    "MAINT": "a maintenance reservation", "MAINTENANCE": "a maintenance reservation", "POWERED_DOWN": "power saving", "POWERING_DOWN": "power saving", "POWER_DOWN": "power saving",
-    "PLANNED_DOWN": "",
-}  # fmt: skip
+    **dict.fromkeys(("DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "BLOCKED", "PLANNED_DOWN"), ""),
+    **dict.fromkeys(("MAINT", "MAINTENANCE"), "a maintenance reservation"),
+    **dict.fromkeys(("POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN"), "power saving"),
+}
 _DRAIN = frozenset({"DRAIN", "DRAINED", "DRAINING"})
 _DOWN = frozenset({"DOWN", "UNKNOWN", "FUTURE", "NOT_RESPONDING", "NO_RESPOND", "ERROR"})
 _SIGNS = {"*": "NOT_RESPONDING", "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "~": "POWERED_DOWN", "$": "MAINT"}
