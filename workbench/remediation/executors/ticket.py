@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import os
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -170,7 +171,7 @@ class Tickets:
             return ExecutorError(said, sent=repeat, again=30.0 if wait is None else wait)
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", None) or error
-            never = isinstance(reason, ConnectionRefusedError)
+            never = isinstance(reason, ConnectionRefusedError | socket.gaierror)
             return ExecutorError(f"{self._where} did not take it: {_plain(reason)}", sent=not never, again=30.0)
 
 
@@ -183,6 +184,8 @@ def _shown(webhook: str) -> str:
         parts, port = urlsplit(""), ""
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError("the webhook is no http or https address")
+    if parts.username is not None:
+        raise ConfigError("the webhook's address has an account in it, which is not sent: put the secret into its path, as receivers do")
     return f"{parts.scheme}://{parts.hostname}{port}"
 
 
