@@ -41,6 +41,10 @@ class RealCluster:
     def end(self, job: str) -> None:
         self.ask("scancel", job)
 
+    def empty(self, node: str) -> None:
+        """End whatever a test has left there."""
+        self.ask("scancel", f"--nodelist={node}")
+
     def machine(self, node: str, what: str) -> None:
         """Let a machine die, start or reboot."""
         done = subprocess.run(

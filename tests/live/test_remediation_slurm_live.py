@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.live.slurm_cluster import RealCluster, started
 from tests.remediation.conformance import Acts, RespectsOthers, TakesBack, begun, soon
 from tests.remediation.slurm_world import SlurmWorld
+from workbench.remediation.engine import apply, undo
+from workbench.remediation.executors.bundles import Bundles, Kept
+from workbench.remediation.executors.combined import Combined
+from workbench.remediation.executors.command import Command, Commands
 from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.slurm import Slurm
 from workbench.remediation.executors.slurm_node import flags_of
+from workbench.remediation.journal import Journal
+from workbench.remediation.model import OWNER, Action, Evidence, NodeState, Plan, Trouble
+from workbench.remediation.planner import make_plan
+from workbench.remediation.policy import Limits, Policy
+from workbench.remediation.recheck import Recheck
 
 pytestmark = pytest.mark.live
+
+NODES = 8
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RealCluster]:
-    with started(8) as made:
+    with started(NODES) as made:
         yield made
 
 
@@ -32,3 +46,260 @@ class TestSlurm(Acts, TakesBack, RespectsOthers):
 
     VERBS = ("cordon", "drain", "uncordon", "reboot")
     UNDONE = ("cordon", "drain")
+
+
+def seen(world: SlurmWorld, node: str) -> NodeState:
+    """Return a node that is there."""
+    state = world.executor.node(node, soon())
+    assert state is not None
+    return state
+
+
+def hook(cluster: RealCluster, name: str, body: str) -> None:
+    """Replace what slurmd runs around jobs."""
+    fresh = cluster.root / "hooks" / f".{name}"
+    fresh.write_text(f"#!/bin/sh\n{body}\n")
+    fresh.chmod(0o755)
+    fresh.rename(cluster.root / "hooks" / name)
+
+
+def test_drained_is_when_jobs_steps_and_epilogs_have_ended(world: SlurmWorld, cluster: RealCluster) -> None:
+    """DRAIN alone is not drained (nebius/soperator#1279): while the epilog runs the node is not to be touched."""
+    hook(cluster, "epilog", f"[ -e {cluster.root}/slow ] && sleep 4; exit 0")
+    (cluster.root / "slow").touch()
+    action = world.action("drain")
+    step = world.executor.begin(action, soon())
+    assert (step.status, "work still runs" in step.detail) == ("pending", True)
+    assert "DRAIN" in flags_of(world.record(action.node))
+    cluster.empty(action.node)
+    world.until("the epilog", lambda: "COMPLETING" in flags_of(world.record(action.node)))
+    assert world.executor.look(action, soon()).status == "pending"
+    (cluster.root / "slow").unlink()
+    world.until("drained", lambda: world.executor.look(action, soon()).status == "done")
+    assert flags_of(world.record(action.node)) == {"IDLE", "DRAIN"}
+
+
+def test_a_drain_by_a_prolog_that_failed_is_not_ours(world: SlurmWorld, cluster: RealCluster) -> None:
+    node = world.clean()
+    hook(cluster, "prolog", f'[ "$SLURMD_NODENAME" = {node} ] && exit 1; exit 0')
+    cluster.submit(node)
+    world.until("the drain", lambda: "DRAIN" in flags_of(world.record(node)))
+    hook(cluster, "prolog", "exit 0")
+    cluster.empty(node)
+    world.until("the end", lambda: world.quiet(node))
+    state = seen(world, node)
+    assert (state.foreign, state.reason) == (True, "Prolog error")
+    assert world.executor.begin(Action("a1", "cordon", "cordon", node), soon()).status == "changed"
+
+
+def test_a_node_that_dies_and_returns(world: SlurmWorld, cluster: RealCluster) -> None:
+    """Down is nobody's decision; under our drain it stays ours; and an undo lets slurmctld take it back as it would have without us."""
+    action, uncordon, plain = world.action("cordon"), world.action("uncordon"), world.clean()
+    before = world.executor.begin(action, soon()).before
+    for node in (action.node, uncordon.node, plain):
+        cluster.machine(node, "kill")
+    world.until("down", lambda: all("DOWN" in flags_of(world.record(node)) for node in (action.node, uncordon.node, plain)))
+    states = [world.executor.node(node, soon()) for node in (action.node, plain)]
+    assert [(one.owner, one.ready, one.schedulable) for one in states if one] == [(OWNER, False, False), ("", False, False)]
+    boot = world.record(action.node)["BootTime"]
+    reboot = Action("r1", "reboot", "reboot-node", action.node, expects={"owner": OWNER, "boot": boot})
+    assert world.executor.begin(reboot, soon()).status == "failed"
+    assert world.executor.begin(uncordon, soon()).status == "blocked"
+    assert world.executor.undo(action, before, soon()).status == "done"
+    assert "DOWN" in flags_of(world.record(action.node)), "an undo woke a node that is down"
+    for node in (action.node, uncordon.node, plain):
+        cluster.machine(node, "start")
+    world.until("both back", lambda: all(flags_of(world.record(node)) == {"IDLE"} for node in (action.node, plain)))
+    world.until("the agent", lambda: "NOT_RESPONDING" not in flags_of(world.record(uncordon.node)))
+    assert "DRAIN" in flags_of(world.record(uncordon.node))
+    assert world.executor.begin(uncordon, soon()).status == "done"
+    world.until("back", lambda: flags_of(world.record(uncordon.node)) == {"IDLE"})
+
+
+def test_an_account_without_the_right_is_told_which_it_needs(world: SlurmWorld, cluster: RealCluster) -> None:
+    nobody = Slurm(("setpriv", "--reuid=65534", "--clear-groups"), env=cluster.env)
+    assert nobody.fleet(soon()).complete
+    for verb in ("cordon", "reboot"):
+        with pytest.raises(ExecutorError, match=r"(?i)denied|invalid user") as error:
+            nobody.begin(world.action(verb), soon())
+        assert not error.value.sent
+        assert "operator" in error.value.hint
+
+
+@pytest.mark.parametrize("how", ["hangs", "is down"])
+def test_a_controller_that_does_not_answer_is_no_empty_fleet(world: SlurmWorld, cluster: RealCluster, how: str) -> None:
+    action, begun_at = world.action("cordon"), time.monotonic()
+    if how == "is down":
+        cluster.daemon("stop")
+    try:
+        with cluster.hanging() if how == "hangs" else Nothing():
+            begun_at = time.monotonic()
+            with pytest.raises(ExecutorError):
+                world.executor.fleet(Deadline(3))
+            with pytest.raises(ExecutorError):
+                world.executor.node(action.node, Deadline(3))
+            with pytest.raises(ExecutorError):
+                world.executor.begin(action, Deadline(3))
+            took = time.monotonic() - begun_at
+    finally:
+        if how == "is down":
+            cluster.daemon("start")
+    assert took < 60
+    world.until("the answer", lambda: world.quiet(action.node))
+    assert world.executor.look(action, soon()).status == "absent"
+    assert begun(world, action).status == "done"
+
+
+class Nothing:
+    """A context in which nothing is different."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_a_jobs_name_cannot_make_other_jobs(world: SlurmWorld, cluster: RealCluster) -> None:
+    node = world.clean()
+    job = cluster.submit(node, "a|b\n999|root|R|2026-01-01T00:00:00|1|gpu-node-003|gres:gpu:8|forged\n\x1b[31m")
+    quiet = cluster.submit(node, "two", gres="", body="sleep 300")
+    world.until("the jobs", lambda: len(seen(world, node).work) == 2)
+    fleet = world.executor.fleet(soon())
+    assert {work.uid for one in fleet.nodes.values() for work in one.work} == {job, quiet}
+    first = next(one for one in fleet.nodes[node].work if one.uid == job)
+    assert (first.gpus, first.job_gpus, first.id.isprintable()) == (2, 2, True)
+    assert first.since == pytest.approx(time.time(), abs=600)
+
+
+def test_gpus_of_a_whole_job_are_counted_where_they_are(world: SlurmWorld, cluster: RealCluster) -> None:
+    node = world.clean()
+    job = cluster.ask("sbatch", "--parsable", f"--nodelist={node}", "--gpus=6", "--output=/dev/null", "--wrap=sleep 300").strip()
+    world.until("the job", lambda: seen(world, node).work)
+    state = seen(world, node)
+    assert [(one.uid, one.gpus) for one in state.work] == [(job, 6)]
+    assert (state.gpus, state.sku) == (8, "h100")
+
+
+def test_a_maintenance_reservation_is_somebody_elses(world: SlurmWorld, cluster: RealCluster) -> None:
+    node = world.clean()
+    cluster.ask(
+        "scontrol",
+        "create",
+        "reservation",
+        "reservationname=m1",
+        "starttime=now",
+        "duration=60",
+        "flags=maint",
+        "users=root",
+        f"nodes={node}",
+    )
+    try:
+        world.until("maintenance", lambda: seen(world, node).owner)
+        state = seen(world, node)
+        assert (state.owner, state.schedulable) == ("a maintenance reservation", False)
+    finally:
+        cluster.ask("scontrol", "delete", "reservation=m1")
+
+
+# ---- the whole way
+
+
+def trouble(world: SlurmWorld, node: str, action: str) -> Trouble:
+    """A fault that a check saw just now in the boot that runs."""
+    now, boot = time.time(), world.record(node)["BootTime"]
+    line = Evidence("e1", "kernel", "NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus.", now)
+    more = {"cause": "hardware", "summary": "GPU 3 has fallen off the bus", "seen": now, "since": now, "boot": boot}
+    return Trouble(node, "xid-79", "hardware/gpu-lost", action, evidence=(line,), **more)  # type: ignore[arg-type]
+
+
+def site(world: SlurmWorld, cluster: RealCluster, tmp_path: Path) -> Combined:
+    """Slurm, a check under load that notes how the node is while it runs, and a place for evidence."""
+    program = tmp_path / "validate"
+    program.write_text(
+        f'#!/bin/sh\nexport SLURM_CONF={cluster.env["SLURM_CONF"]}\nscontrol -o show node "$1" >> {tmp_path}/checked\n'
+    )
+    program.chmod(0o755)
+
+    def keep(action: Action, path: Path, deadline: Deadline) -> Kept:
+        path.write_text(cluster.ask("scontrol", "show", "node", action.node))
+        return Kept(str(path), 1)
+
+    slurm = world.executor
+    commands = Commands({"validate": Command((str(program), "{node}"))}, tmp_path / "commands", node=slurm.node)
+    return Combined(slurm, commands, Bundles(tmp_path / "evidence", keep, node=slurm.node))
+
+
+def planned(world: SlurmWorld, executor: Combined, node: str, action: str, journal: Journal) -> Plan:
+    limits = Limits(boot_grace=0.0, keep_percent=10.0, out_percent=50.0, pool_percent=50.0)
+    fleet = executor.fleet(soon())
+    return make_plan(
+        [trouble(world, node, action)], fleet, past=journal.entries(), policy=Policy(limits=limits), verbs=executor.verbs
+    )
+
+
+def check(plan: Plan, executor: Combined) -> Recheck:
+    limits = Limits(boot_grace=0.0, keep_percent=10.0, out_percent=50.0, pool_percent=50.0)
+    return Recheck(plan, executor, Policy(limits=limits), clock=time.time, steady=time.monotonic)
+
+
+def test_a_node_is_drained_kept_rebooted_checked_and_given_back(world: SlurmWorld, cluster: RealCluster, tmp_path: Path) -> None:
+    node = world.clean()
+    executor, journal = site(world, cluster, tmp_path), Journal(tmp_path / "journal.jsonl")
+    boot = world.record(node)["BootTime"]
+    plan = planned(world, executor, node, "reboot-node", journal)
+    assert [one.verb for one in plan.actions] == ["cordon", "collect", "drain", "reboot", "validate", "uncordon"], plan.refused
+
+    outcomes = apply(plan, executor, journal, check=check(plan, executor), approved=True)
+
+    assert [(one.action.verb, one.status) for one in outcomes] == [(one.verb, "done") for one in plan.actions], outcomes
+    checked = (tmp_path / "checked").read_text()
+    assert "State=IDLE+DRAIN " in checked
+    assert f"Reason=gpu-workbench:{plan.actions[0].id} until " in checked
+    assert f"BootTime={boot} " not in checked
+    assert [file.suffix for file in sorted((tmp_path / "evidence").iterdir())] == [".json", ".zst"]
+    world.until("the node", lambda: world.quiet(node))
+    record = world.record(node)
+    assert (record["State"], record.get("Reason"), record["BootTime"] != boot) == ("IDLE", None, True)
+    made = world.writes()
+    assert {one.status for one in apply(plan, executor, journal, approved=True)} == {"done"}
+    assert world.writes() == made, "the same plan did something a second time"
+
+
+def test_a_cordon_is_undone_and_what_an_admin_has_taken_over_is_not(
+    world: SlurmWorld, cluster: RealCluster, tmp_path: Path
+) -> None:
+    executor, journal = site(world, cluster, tmp_path), Journal(tmp_path / "journal.jsonl")
+    plans = []
+    for node in (world.clean(), world.clean()):
+        plan = planned(world, executor, node, "fix-platform", journal)
+        (cordon,) = plan.actions
+        assert [one.status for one in apply(plan, executor, journal, check=check(plan, executor), approved=True)] == ["done"]
+        state = executor.node(cordon.node, soon())
+        assert state is not None
+        assert (state.op, state.schedulable) == (cordon.id, False)
+        assert state.expires == pytest.approx(time.time() + 86400, abs=600)
+        plans.append(plan)
+    world.meddle(plans[1].actions[0])
+
+    outcomes = [undo(plan, executor, journal)[0] for plan in plans]
+
+    assert [one.status for one in outcomes] == ["undone", "refused"]
+    world.settle(plans[0].actions[0])
+    assert world.record(plans[0].actions[0].node)["State"] == "IDLE"
+    assert world.record(plans[1].actions[0].node)["Reason"].startswith("bob: I look at it")
+
+
+def test_work_that_came_since_the_plan_is_not_rebooted_away(world: SlurmWorld, cluster: RealCluster, tmp_path: Path) -> None:
+    """The reboot was planned for an idle node; somebody forces a job onto it: the drain waits, and the plan stops at its deadline."""
+    node = world.clean()
+    executor, journal = site(world, cluster, tmp_path), Journal(tmp_path / "journal.jsonl")
+    plan = planned(world, executor, node, "reboot-node", journal)
+    cluster.submit(node)
+    world.until("the job", lambda: flags_of(world.record(node)) & {"MIXED", "ALLOCATED"})
+    short = replace(plan, actions=tuple(replace(one, deadline=3.0) for one in plan.actions))
+
+    outcomes = {one.action.verb: one.status for one in apply(short, executor, journal, approved=True)}
+
+    assert outcomes["cordon"] == "done"
+    assert outcomes["drain"] in ("refused", "expired")
+    assert outcomes["reboot"] == "refused"
+    assert "reboot" not in world.record(node)["Reason"].split(":")[1]

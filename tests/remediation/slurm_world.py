@@ -18,7 +18,7 @@ from workbench.remediation.executors import slurm as executor_module
 from workbench.remediation.executors.slurm import Slurm
 from workbench.remediation.executors.slurm_node import flags_of
 from workbench.remediation.model import OWNER, Action
-from workbench.sources.command import Ran, run
+from workbench.sources.command import Ran
 from workbench.testing.slurm import Slurm as Fake
 from workbench.testing.slurm_commands import answer, changing
 
@@ -51,6 +51,11 @@ class FakeCluster:
     def end(self, job: str) -> None:
         with changing(self.file) as state:
             state["queue"] = [one for one in state["queue"] if one["id"] != job]
+
+    def empty(self, node: str) -> None:
+        """End whatever a test has left there."""
+        with changing(self.file) as state:
+            state["queue"] = [one for one in state.get("queue", []) if node not in one["nodes"]]
 
     def boots(self, node: str) -> None:
         self.edit(node, r"BootTime=\S+", "BootTime=2026-11-30T06:00:00")
@@ -130,6 +135,7 @@ class SlurmWorld:
     def clean(self) -> str:
         """Return the next node, as if nobody had touched it."""
         node = next(self._names)
+        self.cluster.empty(node)
         self.until(f"the end of what {node} does", lambda: self.quiet(node))
         if flags_of(self.record(node)) & {"DRAIN", "DOWN", "FAIL"}:
             self.cluster.run(("scontrol", "update", f"nodename={node}", "state=resume"), seconds=30.0, env=self._env)
@@ -195,8 +201,3 @@ class SlurmWorld:
             yield
         finally:
             self.mode = ""
-
-
-def real_run(argv: Sequence[str], **more: Any) -> Ran:
-    """Run one of the real commands."""
-    return run(argv, **more)

@@ -112,7 +112,7 @@ def test_what_goes_wrong_is_an_error_in_words(tmp_path: Path, error: Exception) 
     def fails(*_: object) -> Kept:
         raise error
 
-    with pytest.raises(ExecutorError, match="No space left|nobody answers"):
+    with pytest.raises(ExecutorError, match=r"No space left|nobody answers"):
         Bundles(tmp_path, fails).begin(COLLECT, soon())
 
 

@@ -423,7 +423,7 @@ def test_a_command_gets_none_of_the_controllers_secrets(tmp_path: Path, monkeypa
     ],
 )
 def test_a_policy_that_is_wrong_names_its_entry(table: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match="^policy") as error:
+    with pytest.raises(ConfigError, match=r"^policy") as error:
         commands_of(table, "policy.toml")
     assert words in str(error.value)
 

@@ -227,7 +227,10 @@ def test_nobody_there_means_that_nothing_was_sent(tmp_path: Path, monkeypatch: p
     assert "SECRET" not in str(error.value)
 
 
-@pytest.mark.parametrize("webhook", ["file:///etc/passwd", "ftp://x/y", "hooks.example/x", "http://", "http://[::1", "http://x:99999/", "http://me:word@x/"])
+@pytest.mark.parametrize(
+    "webhook",
+    ["file:///etc/passwd", "ftp://x/y", "hooks.example/x", "http://", "http://[::1", "http://x:99999/", "http://me:word@x/"],
+)
 def test_a_webhook_is_an_http_address(tmp_path: Path, webhook: str) -> None:
     with pytest.raises(ConfigError, match="webhook"):
         Tickets(tmp_path, ticket, webhook=webhook)
@@ -302,7 +305,10 @@ def test_an_id_leads_nowhere_else(tmp_path: Path) -> None:
 def test_hostile_lines_stay_words_in_markdown(tmp_path: Path) -> None:
     evil = "x</td><script>alert(1)</script> | **bold** [click](javascript:x) ![](http://evil/x.png)\n# Not a heading\n```\x1b[31m\u202e @everyone"
     action = replace(
-        TICKET, why=evil, node="gpu-7|<b>", args={**TICKET.args, "reason": evil, "sku": evil, "evidence": [{"text": evil, "source": evil}]}
+        TICKET,
+        why=evil,
+        node="gpu-7|<b>",
+        args={**TICKET.args, "reason": evil, "sku": evil, "evidence": [{"text": evil, "source": evil}]},
     )
     for verb in ("ticket", "page"):
         tickets = Tickets(tmp_path / verb, ticket)

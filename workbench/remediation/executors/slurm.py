@@ -128,7 +128,10 @@ class Slurm:
                 return Step("changed", f"{state.owner} holds the node by now ({state.reason})")
             return Step("absent", "nothing of ours is on the node")
         reason, _, _ = split_reason(str(before.get("reason") or ""))
-        if flags_of({"State": str(before.get("state") or "")}) & {"DRAIN"} and reason and Ours.read(reason) is None:
+        drained = (
+            "DRAIN" in flags_of({"State": str(before["state"])}) if "state" in before else before.get("schedulable") is False
+        )
+        if drained and reason and Ours.read(reason) is None and not by_itself(reason):
             self._update(action.node, ("state=drain", f"reason={reason}"), deadline)  # what we had taken over
             return Step("done", f"drained with {reason} again")
         words = ["state=undrain"]

@@ -98,7 +98,8 @@ def reason_of(action: Action, op: str, *, expires: float | None = None, reboot: 
             raise ExecutorError(f"{one!r} cannot stand in a reason: letters, digits and dashes can", sent=False)
     until = f" until {datetime.fromtimestamp(expires, UTC):%Y-%m-%dT%H:%MZ}" if expires is not None else ""
     why = re.sub(r"[^\w .,:;/()%+\[\]-]", "_", " ".join(str(action.args.get("reason") or action.why).split()))
-    return f"{_PREFIX}{op}{until}{f' reboot {reboot}' if reboot else ''}: {why}"[:240].rstrip()
+    head = f"{_PREFIX}{op}{until}{f' reboot {reboot}' if reboot else ''}"
+    return f"{head}: {why}"[:240].rstrip() if why else head
 
 
 def node_of(record: Mapping[str, str], work: tuple[Work, ...] = (), adopt: Collection[str] = ()) -> NodeState:

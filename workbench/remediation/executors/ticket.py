@@ -185,7 +185,9 @@ def _shown(webhook: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError("the webhook is no http or https address")
     if parts.username is not None:
-        raise ConfigError("the webhook's address has an account in it, which is not sent: put the secret into its path, as receivers do")
+        raise ConfigError(
+            "the webhook's address has an account in it, which is not sent: put the secret into its path, as receivers do"
+        )
     return f"{parts.scheme}://{parts.hostname}{port}"
 
 
