@@ -21,8 +21,11 @@ __all__ = ["RealCluster", "started"]
 class RealCluster:
     """Real slurmctld and slurmd, behind the same words as `tests.remediation.slurm_world.FakeCluster`."""
 
+    pace = 1.0  # how much faster than real time things happen
+
     def __init__(self, root: Path, names: Sequence[str]) -> None:
         self.root, self.names = root, tuple(names)
+        self.shell = f". {root}/env"  # what a script needs to find the commands
         self.env = {"SLURM_CONF": str(root / "slurm.conf")}
 
     def run(self, argv: Sequence[str], *, seconds: float, env: Any = None, prefix: Sequence[str] = ()) -> Ran:

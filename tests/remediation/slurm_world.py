@@ -32,9 +32,12 @@ _LOST = b"slurm_update error: Zero Bytes were transmitted or received\n"
 class FakeCluster:
     """The shipped commands, called in this process: a thousand calls of a new interpreter would take minutes."""
 
+    pace = 20.0  # how much faster than real time things happen
+
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self.names, self.fake = tuple(names), Fake(nodes=names)
         self.file = self.fake.install(folder) / ".state.json"
+        self.shell = f'PATH="{folder}:$PATH"'  # what a script needs to find the commands
         self._jobs = itertools.count(100)
 
     def run(self, argv: Sequence[str], **_: Any) -> Ran:

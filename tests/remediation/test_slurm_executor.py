@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.remediation.conformance import Acts, RespectsOthers, TakesBack, begun, soon
+from tests.remediation.slurm_rungs import Rungs
 from tests.remediation.slurm_world import FakeCluster, SlurmWorld
 from workbench.remediation.executors.contract import ExecutorError
 from workbench.remediation.executors.slurm import Slurm
@@ -34,6 +35,10 @@ class TestSlurm(Acts, TakesBack, RespectsOthers):
 
     VERBS = ("cordon", "drain", "uncordon", "reboot")
     UNDONE = ("cordon", "drain")
+
+
+class TestRungs(Rungs):
+    """Plans, applied and undone."""
 
 
 NODE = "gpu-node-001"
