@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,19 +18,23 @@ from workbench.sources.command import Ran, run
 
 __all__ = ["RealCluster", "started"]
 
+PACKAGES = "munge,slurm-wlm,slurmdbd,slurmrestd,mariadb-server,procps,iproute2,hostname,python3-minimal"
+
 
 class RealCluster:
     """Real slurmctld and slurmd, behind the same words as `tests.remediation.slurm_world.FakeCluster`."""
 
     pace = 1.0  # how much faster than real time things happen
 
-    def __init__(self, root: Path, names: Sequence[str]) -> None:
-        self.root, self.names = root, tuple(names)
-        self.shell = f". {root}/env"  # what a script needs to find the commands
+    def __init__(self, root: Path, names: Sequence[str], prefix: Sequence[str] = ()) -> None:
+        self.root, self.names, self.prefix = root, tuple(names), tuple(prefix)
         self.env = {"SLURM_CONF": str(root / "slurm.conf")}
+        # what a script needs to find the commands
+        own = f'scontrol() {{ {shlex.join(self.prefix)} env SLURM_CONF={root}/slurm.conf scontrol "$@"; }}'
+        self.shell = own if self.prefix else f". {root}/env"
 
     def run(self, argv: Sequence[str], *, seconds: float, env: Any = None, prefix: Sequence[str] = ()) -> Ran:
-        return run(argv, seconds=seconds, env={"TZ": "UTC", **self.env, **(env or {})}, prefix=prefix)
+        return run(argv, seconds=seconds, env={"TZ": "UTC", **self.env, **(env or {})}, prefix=(*self.prefix, *prefix))
 
     def ask(self, *argv: str, seconds: float = 60.0) -> str:
         """Run a command that must end well."""
@@ -50,10 +55,7 @@ class RealCluster:
 
     def machine(self, node: str, what: str) -> None:
         """Let a machine die, start or reboot."""
-        done = subprocess.run(
-            [SERVICES / "slurm/node", node, what, "--dir", self.root], capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stderr
+        self._script("node", node, what)
 
     def boots(self, node: str) -> None:
         self.machine(node, "reboot")
@@ -72,22 +74,36 @@ class RealCluster:
 
     def daemon(self, what: str) -> None:
         """Stop or start slurmctld."""
-        subprocess.run(
-            [SERVICES / "slurm/daemon", "slurmctld", what, "--dir", self.root], check=True, capture_output=True, timeout=60
-        )
+        self._script("daemon", "slurmctld", what)
+
+    def _script(self, name: str, *words: str) -> None:
+        whole = [*self.prefix, str(SERVICES / "slurm" / name), *words, "--dir", str(self.root)]
+        # what it starts keeps its streams open: so these are a file
+        with (self.root / "log" / f"{name}.out").open("w+") as out:
+            done = subprocess.run(whole, stdout=out, stderr=subprocess.STDOUT, cwd="/tmp", timeout=60)
+            out.seek(0)
+            assert done.returncode == 0, out.read()
 
 
 @contextmanager
-def started(nodes: int) -> Iterator[RealCluster]:
-    """Yield a cluster without accounting; its folder is short, since a socket's name may have 107 letters."""
+def started(nodes: int, suite: str = "") -> Iterator[RealCluster]:
+    """
+    Yield a cluster without accounting; its folder is short, since a socket's name may have 107 letters.
+
+    `suite` is another Debian whose Slurm is used from a root folder: ``trixie`` for 24.11, ``sid`` for 26.05.
+    """
+    prefix = (str(SERVICES / "slurm/debian-root"), suite, "slurm", PACKAGES) if suite else ()
     root = Path(tempfile.mkdtemp(prefix="wb-rem-"))
     names = [f"gpu-node-{number:03d}" for number in range(1, nodes + 1)]
     port = free_port(*range(101, 101 + nodes))
-    words = [str(SERVICES / "slurm/start"), "--no-accounting", "--nodes", str(nodes), "--dir", str(root), "--port", str(port)]
+    words = [*prefix, str(SERVICES / "slurm/start"), *(["--no-install"] if suite else []), "--no-accounting"]
+    words += ["--nodes", str(nodes), "--dir", str(root), "--port", str(port)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-        yield RealCluster(root, names)
+        with (root / "start.out").open("w+") as out:
+            done = subprocess.run(words, stdout=out, stderr=subprocess.STDOUT, cwd="/tmp", timeout=300)
+            out.seek(0)
+            assert done.returncode == 0, out.read()
+        yield RealCluster(root, names, prefix)
     finally:
-        stop(SERVICES / "slurm/stop", "--dir", root, "--purge")
+        stop(*prefix, SERVICES / "slurm/stop", "--dir", root, "--purge")
         shutil.rmtree(root, ignore_errors=True)

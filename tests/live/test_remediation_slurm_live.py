@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -21,9 +22,13 @@ pytestmark = pytest.mark.live
 NODES = 8
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RealCluster]:
-    with started(NODES) as made:
+# Debian 12's release is asked where it is, others in root folders: see tests/live/test_slurm_live.py
+SUITES = ["", *os.environ.get("WORKBENCH_SLURM_SUITES", "").split()]
+
+
+@pytest.fixture(scope="module", params=SUITES, ids=lambda suite: suite or "host")
+def cluster(request: pytest.FixtureRequest) -> Iterator[RealCluster]:
+    with started(NODES, request.param) as made:
         yield made
 
 
