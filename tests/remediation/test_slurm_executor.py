@@ -131,6 +131,8 @@ def test_a_drain_of_our_health_hook_is_left_alone_unless_the_policy_adopts_it(wo
         assert world.executor.undo(action, before, soon()).status == "done"
         assert world.record(NODE)["Reason"].startswith(text)
         assert "DRAIN" in world.record(NODE)["State"]
+    # what may be adopted is still no node that takes work
+    assert adopting.begin(Action("u1", "uncordon", "cordon", NODE, expects={"owner": OWNER}), soon()).status == "changed"
     drained(world, "bob: dimm 3")
     assert adopting.begin(action, soon()).status == "changed"
 
@@ -149,6 +151,18 @@ def test_an_undo_never_wakes_a_node_that_is_down_and_lets_it_come_back_by_itself
     assert world.record(node)["Reason"].startswith("Not responding ")
     cluster.returns(node)
     assert world.record(node)["State"] == "IDLE"
+
+
+def test_our_reason_on_a_node_that_somebody_undrained_is_no_cordon(world: SlurmWorld, cluster: FakeCluster) -> None:
+    """Slurm leaves the reason of a node that is down; it is drained no more."""
+    action = world.action("cordon")
+    before = world.executor.begin(action, soon()).before
+    cluster.dies(action.node)
+    world.admin("scontrol", "update", f"nodename={action.node}", "state=undrain")
+    assert world.record(action.node)["Reason"].startswith("gpu-workbench:")
+    assert world.executor.look(action, soon()).status == "absent"
+    assert world.executor.undo(action, before, soon()).status == "done"
+    assert world.record(action.node)["Reason"].startswith("Not responding ")
 
 
 def test_a_node_that_is_down_is_not_given_back_and_one_that_is_back_is(world: SlurmWorld, cluster: FakeCluster) -> None:

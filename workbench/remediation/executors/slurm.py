@@ -303,12 +303,14 @@ def _error(ran: Ran, *, sent: bool) -> ExecutorError:
 
 def _seen(action: Action, record: Mapping[str, str], state: NodeState) -> Step:
     """How far an action is, by the node as it is now."""
+    drained = "DRAIN" in flags_of(record)
     if action.verb == "cordon":
-        return Step("done", state.reason) if state.op == action.id else Step("absent", "it does not have this reason")
+        held = drained and state.op == action.id
+        return Step("done", state.reason) if held else Step("absent", "it is not drained with this reason")
     if action.verb == "uncordon":
-        if not state.owner:
+        if not state.owner and not drained:
             return Step("done", "it takes work" if state.schedulable else f"nobody restricts it ({record.get('State')})")
-        return Step("absent", f"{state.owner} holds it ({state.reason})")
+        return Step("absent", f"{state.owner or 'another'} holds it ({state.reason})")
     if action.verb == "reboot":
         return _rebooted(action, record, state)
     if state.op != action.id:
