@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -132,7 +133,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         about = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n")[0]
         terminalreporter.write_line(f"tests/live/{file.name}: needs a real server, `make test-live` starts it. {about}")
     for file in sorted((ROOT / "tests" / "conformance").glob("test_*.py")):
-        if "pytest.mark.live" in file.read_text(encoding="utf-8"):
+        text = file.read_text(encoding="utf-8")
+        if "pytest.mark.live" in text or "import Server, server" in text:
+            kinds = re.findall(r'"(\w+)": ', table[0]) if (table := re.search(r"^REAL = .*$", text, re.M)) else ["real"]
             terminalreporter.write_line(
-                f"tests/conformance/{file.name}[real]: needs a real server; here it held the fake to what that one said."
+                f"tests/conformance/{file.name}[{', '.join(kinds)}]: needs a real server; here it held the fake to what that one said."
             )

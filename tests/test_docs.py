@@ -37,7 +37,13 @@ def test_every_command_is_documented_twice(name: str) -> None:
     assert f"## workbench {name}\n" in (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
     assert any(
         f"workbench {name}" in page.read_text(encoding="utf-8")
-        for page in (ROOT / "README.md", ROOT / "docs/getting-started.md", ROOT / "docs/live.md", ROOT / "docs/health.md")
+        for page in (
+            ROOT / "README.md",
+            ROOT / "docs/getting-started.md",
+            ROOT / "docs/live.md",
+            ROOT / "docs/health.md",
+            ROOT / "docs/remediation.md",
+        )
     )
 
 

@@ -228,6 +228,7 @@ def _assembled(found: Iterable[tuple[Document, Parsed]], incident: Incident) -> 
         dated = _parsed(document, incident, reference)
         ready.append((document, parsed if len(incident.problems) > problems else dated))
         without_input(ready[-1][1], document)
+    _name_series(ready)
     for document, parsed in ready:
         for event in parsed.events:
             event.order = order
@@ -252,6 +253,17 @@ def _assembled(found: Iterable[tuple[Document, Parsed]], incident: Incident) -> 
             )
         )
     return incident
+
+
+def _name_series(ready: Sequence[tuple[Document, Parsed]]) -> None:
+    """Give series that are known only by an address the name of the node which another document says it to be."""
+    from workbench.parse.addresses import addresses_of, name_series
+
+    series = [row for _, parsed in ready for row in parsed.series]
+    if any(getattr(row, "weak_node", False) for row in series):
+        known = {str(name) for document, parsed in ready for name in (parsed.facts.get("node"), document.node) if name}
+        known |= {condition.node for _, parsed in ready for condition in parsed.conditions if condition.node}
+        name_series(series, addresses_of([parsed.facts for _, parsed in ready], series, sorted(known)))
 
 
 # Starting a process costs what parsing a thousand logs of ranks does; large documents cost more to send than to parse.
@@ -426,12 +438,17 @@ def parse_document(document: Document, reference: float | None = None) -> Parsed
         from workbench.parse.launch import parse_launch
 
         return parse_launch(document.data if document.data is not None else lines, file=file)
+    if kind == "hosts":
+        from workbench.parse.addresses import parse_hosts
+
+        return parse_hosts(lines, file=file)
     if kind == "manifest":
         from workbench.parse.manifest import parse_manifest
 
         return parse_manifest(document.data, file=file)
     from workbench.parse.bounds import bound_times
     from workbench.parse.job import parse_job
+    from workbench.sources.paste import quotations
 
     parsed = parse_job(lines, file=file, node=node, year=year, scanned=True)
     bound_times(parsed.events, lines)
@@ -443,6 +460,12 @@ def parse_document(document: Document, reference: float | None = None) -> Parsed
 
         stacks = parse_stacks(lines, file=file, headed=True)
         parsed.events += [event for event in stacks.events if event.signature != "stack-fatal-error"]
+    for part in quotations(document):
+        said = parse_document(part, reference)
+        if said.events:
+            rows = {line.no for line in part.lines}
+            parsed.events = [event for event in parsed.events if event.line not in rows]
+            parsed.extend(said)
     return parsed
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,19 @@ def fleet() -> Fleet:
 
 
 @pytest.fixture
-def run(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(
+    fleet: Fleet,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Run]:
     """Return what runs a command and gives its exit code and what it said."""
     verbs = frozenset({"cordon", "drain", "evict", "reset-gpu", "reboot", "validate", "uncordon"})
     monkeypatch.setattr(workbench.cli.remedy, "_scheduler", lambda config: FleetExecutor(fleet, verbs=verbs))
     monkeypatch.setattr(workbench.cli.remedy, "_keeper", lambda config: lambda action, path, deadline: kept(path))
-    monkeypatch.setattr("time.sleep", fleet.sleep)
-    monkeypatch.setattr("time.monotonic", fleet.steady)
-    monkeypatch.setattr("time.time", fleet.clock)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    pace = {"clock": fleet.clock, "steady": fleet.steady, "sleep": fleet.sleep}
+    monkeypatch.setattr(workbench.cli.remedy, "PACE", pace)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WORKBENCH_REMEDIATION_FOLDER", str(tmp_path / "state"))
     monkeypatch.setenv("WORKBENCH_REMEDIATION_JOURNAL", str(tmp_path / "journal.jsonl"))
@@ -52,7 +58,9 @@ def run(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         said = capsys.readouterr()
         return code, said.out, said.err
 
-    return go
+    yield go
+    for number, handler in handlers.items():  # the commands catch them, and this process has other tests
+        signal.signal(number, handler)
 
 
 def findings(fleet: Fleet, path: Path, node: str = "gpu-07", ago: float = 30.0, **more: Any) -> str:

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.live.restored import openmetrics
+from tests.live.servers import free_port as free_ports
 
-__all__ = ["SERVICES", "elasticsearch", "kubernetes", "prometheus", "put", "run", "told"]
+__all__ = ["SERVICES", "elasticsearch", "kubernetes", "prometheus", "put", "run", "thanos", "told", "victoriametrics"]
 
 SERVICES = Path(__file__).resolve().parents[1] / "services"
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback needs no proxy
@@ -72,6 +73,34 @@ def prometheus(folder: Path, work: Path) -> Iterator[str]:
         subprocess.run(
             [SERVICES / "prometheus" / "stop", "--dir", work / "prometheus"], check=False, timeout=60, capture_output=True
         )
+
+
+@contextmanager
+def victoriametrics(folder: Path, work: Path) -> Iterator[str]:
+    """Start a VictoriaMetrics that holds a folder's samples, and yield its address."""
+    openmetrics(folder, work / "history.om")
+    port = free_port()
+    try:
+        run(SERVICES / "prometheus" / "start-victoria", "--dir", work / "victoria", "--port", port, work / "history.om")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        subprocess.run(
+            [SERVICES / "prometheus" / "stop", "--dir", work / "victoria"], check=False, timeout=60, capture_output=True
+        )
+
+
+@contextmanager
+def thanos(folder: Path, work: Path) -> Iterator[str]:
+    """Start a Prometheus that holds a folder's samples, with a Thanos querier in front of it, and yield the querier's address."""
+    with prometheus(folder, work) as url:
+        port = free_ports(1, 2, 3)
+        try:
+            run(SERVICES / "prometheus" / "start-thanos", "--dir", work / "thanos", "--port", port, url)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            subprocess.run(
+                [SERVICES / "prometheus" / "stop", "--dir", work / "thanos"], check=False, timeout=60, capture_output=True
+            )
 
 
 @contextmanager

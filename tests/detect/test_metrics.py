@@ -510,6 +510,17 @@ def test_dcgms_health_watch_gives_the_class_of_its_error():
     assert role(found[1]) == "context"
 
 
+def test_a_page_without_times_tells_states_and_no_growth():
+    """What stands all along a window is history; on a page fetched by hand it is of now, and a counter says nothing."""
+    labels = 'gpu="%d",UUID="GPU-a-%d",Hostname="n1"'
+    failed = f"DCGM_FI_DEV_ROW_REMAP_FAILURE{{{labels % (0, 0)}}} 1"
+    counter = f"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{{{labels % (1, 1)}}} 4"
+    found = detect_metrics(exposition([failed, counter]))
+    assert [(event.signature, role(event), event.time) for event in found] == [("metric-row-remap-failure", "cause", None)]
+    window = [f"{failed} {1760000000 + 30 * at}.000" for at in range(10)]
+    assert [role(event) for event in detect_metrics(exposition(window))] == ["context"]
+
+
 def test_an_exporter_that_never_answered_is_said_so():
     """`up` is 0 all along on a node whose host exporter answers."""
     lines = [

@@ -35,6 +35,22 @@ def start_prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
 
 
 @pytest.fixture(scope="session")
+def start_victoria(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Start a VictoriaMetrics with the arguments of tests/services/prometheus/start-victoria and return its address."""
+    folders: list[Path] = []
+
+    def begin(*arguments: object) -> str:
+        folder, port = tmp_path_factory.mktemp("victoria"), free_port()
+        folders.append(folder)
+        run(SERVICES / "prometheus" / "start-victoria", "--dir", folder, "--port", port, *arguments)
+        return f"http://127.0.0.1:{port}"
+
+    yield begin
+    for folder in folders:
+        stop(SERVICES / "prometheus" / "stop", "--dir", folder)
+
+
+@pytest.fixture(scope="session")
 def elasticsearch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """
     The address of an Elasticsearch; whoever uses it keeps to indices of its own.
@@ -61,13 +77,19 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def archive(
-    start_prometheus: Callable[..., str], elasticsearch: str, held: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, str]:
-    """The environment that names a Prometheus with the metrics of all held incidents, and the Elasticsearch with their logs."""
+def histories(held: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The metrics of the held incidents, as files that the servers of tests/services/prometheus take."""
     root = tmp_path_factory.mktemp("history")
     for name, folder in held.items():
         assert openmetrics(folder, root / f"{name}.om") > 10_000
+    return [root / f"{name}.om" for name in held]
+
+
+@pytest.fixture(scope="session")
+def archive(
+    start_prometheus: Callable[..., str], elasticsearch: str, held: dict[str, Path], histories: list[Path]
+) -> dict[str, str]:
+    """The environment that names a Prometheus with the metrics of all held incidents, and the Elasticsearch with their logs."""
     places = {
         "nvlink-switch": in_pods(held["nvlink-switch"], "speech"),
         "preempted": on_hosts(
@@ -81,7 +103,7 @@ def archive(
     for name, folder in held.items():
         assert into_elasticsearch(elasticsearch, f"filebeat-{name}", folder, places[name]) > 500
     return {
-        "PROMETHEUS_URL": start_prometheus(*(root / f"{name}.om" for name in held)),
+        "PROMETHEUS_URL": start_prometheus(*histories),
         "ELASTICSEARCH_URL": elasticsearch,
         "WORKBENCH_NODE_ENABLED": "false",
         "no_proxy": "127.0.0.1",

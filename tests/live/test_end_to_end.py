@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,49 @@ def test_the_site_gives_the_verdict_of_the_folder(site: Site, tmp_path: Path) ->
     live, folder = json.loads(done.stdout), to_json(workbench.load(site.folders[EXAMPLE]).triage())
     same(live, folder)
     same(to_json(workbench.load(kept).triage()), live)
+
+
+@pytest.mark.parametrize("kin", ["victoria", "thanos"])
+def test_the_verdict_is_the_same_where_another_server_holds_the_metrics(
+    site: Site, start_victoria: Callable[..., str], histories: list[Path], tmp_path: Path, kin: str
+) -> None:
+    """VictoriaMetrics instead of Prometheus; Thanos in front of it."""
+    try:
+        if kin == "victoria":
+            url = start_victoria(*histories)
+        else:
+            port = free_port(1, 2, 3)
+            run(
+                SERVICES / "prometheus" / "start-thanos",
+                "--dir",
+                tmp_path / "thanos",
+                "--port",
+                port,
+                site.environ["PROMETHEUS_URL"],
+            )
+            url = f"http://127.0.0.1:{port}"
+        done = site.workbench("triage", "--job", JOB, *WINDOW, "-o", "json", "--keep", str(tmp_path / kin), PROMETHEUS_URL=url)
+    finally:
+        stop(SERVICES / "prometheus" / "stop", "--dir", tmp_path / "thanos")
+    assert done.returncode in (0, 3), done.stderr
+    live = json.loads(done.stdout)
+    same(live, to_json(workbench.load(site.folders[EXAMPLE]).triage()))
+    assert "failed" not in {row["status"] for row in live["coverage"] if row["source"] == "metrics"}, live["coverage"]
+    assert site.workbench("collect", "--job", JOB, *WINDOW, "-o", str(tmp_path / "prometheus")).returncode in (0, 3)
+    mine, theirs = samples(tmp_path / "prometheus"), samples(tmp_path / kin)
+    assert len(mine) > 100
+    assert mine == theirs
+
+
+def samples(root: Path) -> dict[tuple[object, ...], tuple[list[float], list[float]]]:
+    """The metrics of a collection: which series → times, values; Thanos adds the server's own label, which the others keep to themselves."""
+    return {
+        (one.field, *sorted(item for item in one.labels.items() if item[0] != "cluster")): (
+            one.times.tolist(),
+            one.values.tolist(),
+        )
+        for one in workbench.load(root).series
+    }
 
 
 def test_collect_then_triage(site: Site, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import workbench
-from tests.live.restored import Site, same, text_of
+from tests.live.restored import Site, into_elasticsearch, on_hosts, same, text_of
 from tests.live.servers import SERVICES, free_port, run, stop
 from tests.live.slurm_past import Event, Past, epoch, from_pods, from_sacct, into_slurm
 from workbench.report.verdict_json import to_json
@@ -150,6 +150,23 @@ def test_collect_by_name_then_triage(site: Site, name: str, tmp_path: Path) -> N
     done = site.workbench("collect", "--job", incident.name, *incident.window, "-o", str(out))
     assert done.stdout.strip() == str(out), done.stderr
     same(to_json(workbench.load(out).triage()), folder_says(site, name))
+
+
+def test_logs_that_do_not_hold_the_number_are_found_by_the_name(site: Site, elasticsearch: str) -> None:
+    """Asked for by number; the path has the job's name, and another job of that name runs elsewhere."""
+    pods = {f"gpt-neo-20b-worker-{number}": f"gpu-node-{node}" for number, node in enumerate(("060", "059", "054", "064"))}
+    folder, incident = site.folders["gpu-memory"], INCIDENTS["gpu-memory"]
+    assert into_elasticsearch(elasticsearch, "filebeat-nameless", folder, on_hosts("/runs/gpt-neo-20b", pods)) > 500
+    stranger = {"gpt-neo-20b-worker-0": "another-node"}
+    into_elasticsearch(elasticsearch, "filebeat-nameless", folder, on_hosts("/other/gpt-neo-20b", stranger))
+    done = site.workbench(
+        "triage", "--job", incident.number, *incident.window, "-o", "json", WORKBENCH_ELASTICSEARCH_INDEX="filebeat-nameless"
+    )
+    assert done.returncode in (0, 3), done.stderr
+    live = json.loads(done.stdout)
+    same(live, folder_says(site, "gpu-memory"))
+    told = [row["detail"] for row in live["coverage"] if row["source"] == "job"]
+    assert any(f"found by its name {incident.name} in the path, on its 7 nodes" in detail for detail in told), told
 
 
 @pytest.mark.parametrize("name", INCIDENTS)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.server
 import json
-import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -13,7 +11,7 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,6 @@ pytest.importorskip("prometheus_api_client")
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.live.servers import free_port
 from workbench.detect.metrics import detect_metrics
 from workbench.incident import load
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
@@ -364,61 +361,3 @@ def test_a_deleted_series_is_told(start: Start, tmp_path: Path) -> None:
     found = [answer for answer in answers if "DCGM_FI_DEV_XID_ERRORS" in answer.detail]
     assert found
     assert {answer.status for answer in found} <= {"missing", "partial"}
-
-
-@pytest.fixture
-def victoria(tmp_path: Path) -> Iterator[str]:
-    """A VictoriaMetrics with 12 nodes; its binary is taken from $VICTORIA_METRICS, or unpacked from Debian's next suite."""
-    binary = os.environ.get("VICTORIA_METRICS")
-    if not binary:
-        if not shutil.which("apt-get"):
-            pytest.skip("no VICTORIA_METRICS, and no apt to fetch it with")
-        done = subprocess.run([SERVICES / "fetch", "sid", "victoria-metrics"], capture_output=True, text=True, timeout=300)
-        if done.returncode:
-            pytest.skip(f"victoria-metrics cannot be fetched: {done.stderr[-300:]}")
-        binary = f"{done.stdout.split()[-1]}/victoria-metrics"
-    port = free_port()
-    options = [
-        f"-storageDataPath={tmp_path}/data",
-        f"-httpListenAddr=127.0.0.1:{port}",
-        "-retentionPeriod=100y",
-        "-loggerLevel=ERROR",
-    ]
-    process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        text = history(tmp_path, "--nodes", "12").read_text()
-        # its import wants milliseconds
-        lines = [f"{line}000" for line in text.splitlines() if not line.startswith("#")]
-        body = "\n".join(lines).encode()
-        for _ in range(100):
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=5).close()
-                break
-            except OSError:
-                time.sleep(0.1)
-        urllib.request.urlopen(urllib.request.Request(f"{url}/api/v1/import/prometheus", body), timeout=60).close()
-        urllib.request.urlopen(f"{url}/internal/force_flush", timeout=30).close()  # else the samples are seen after some seconds
-        yield url
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-@pytest.mark.parametrize("small", [64, 1000])
-def test_victoriametrics(victoria: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
-    """The same questions, by suspects and whole, of the other server that many sites have."""
-    monkeypatch.setattr(prometheus_collect, "SMALL", small)
-    prometheus = Prometheus(victoria)
-    where = prometheus.locate(scope(), Deadline(20))
-    assert where is not None
-    assert len(where.nodes) == 12
-    answers = prometheus.collect(where, Folder(tmp_path / "folder"), Deadline(60))
-    assert not bad(answers)
-    assert culprit(tmp_path / "folder") == ("hardware/gpu-memory", "gpu-node-012", 3)
-    if small == 64:
-        labels = split_matrix((tmp_path / "folder/metrics/DCGM_FI_DEV_POWER_USAGE.json").read_bytes()).labels()
-        assert len({row["Hostname"] for row, _ in labels}) == 6
-    assert "victoriametrics" in prometheus.examine(Deadline(10))[0].detail
-    end = time.time() // 30 * 30
-    assert len(prometheus.frame("DCGM_FI_DEV_GPU_TEMP", end - 1800, end - 900, 30)) == 96 * 31

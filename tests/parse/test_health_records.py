@@ -118,3 +118,15 @@ def test_lines_of_a_stored_log_are_found() -> None:
     raw = "\n".join(json.dumps(row) for row in ({"msg": "started", "time": "2026-03-06T09:00:00Z"}, SENTINEL))
     parsed = parse_objects([json.loads(row) for row in raw.splitlines()], file="q.jsonl", lines=Locator(raw))
     assert [(event.signature, event.line) for event in parsed.events] == [("xid-79", 2)]
+
+
+def test_component_of_gpud_gives_the_class() -> None:
+    state = {"health": "Unhealthy", "reason": "nvlink inactive on GPU-7266bf77-cb00-bbcf-dec7-14edeb72aa01 (2 of 18 links)"}
+    event = record_event({"component": "accelerator-nvidia-nvlink", "states": [state]})
+    assert event is not None
+    assert (event.signature, event.cls, event.gpu.uuid if event.gpu else None) == (
+        "k8s-gpu-health",
+        "hardware/nvlink",
+        "GPU-7266bf77-cb00-bbcf-dec7-14edeb72aa01",
+    )
+    assert record_event({"component": "accelerator-nvidia-nvlink", "states": [{**state, "health": "Healthy"}]}) is None

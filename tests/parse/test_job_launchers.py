@@ -259,6 +259,21 @@ def test_megatrons_second_run_turns_a_nan_into_a_wrong_gpu() -> None:
     assert first.gpu.index == 3
 
 
+def test_older_megatron_names_the_gpu_that_checked_which_is_the_good_one() -> None:
+    head = "ERROR:megatron.core.rerun_state_machine:"
+    parsed = _parse(
+        f"""
+{head}Unexpected result tensor(nan, device='cuda:3') at /opt/pretrain_gpt.py line 188, invokation #1 at iteration #151207 (message='found NaN in local forward loss calculation')
+{head}Rank 27, node node-s02, device 3: Possible persistent error!!
+"""
+    )
+    for name in ("megatron-unexpected-result", "megatron-sdc-elsewhere"):
+        event = _one(parsed, name)
+        assert (event.node, event.gpu, event.rank, event.data["at_fault"]) == (None, None, None, "job")
+    again = _parse(f"{head}Rank 5, node node-a, device 5: Possible transient error!!")
+    assert _one(again, "megatron-sdc-transient").node == "node-a"
+
+
 def test_gradient_that_stays_nan_is_a_cause_and_one_that_recovers_is_not() -> None:
     step = "iteration     {}/    6000 | loss scale: 1.0 | grad norm: {} | number of nan iterations:   0 |"
     lost = _parse("\n".join(step.format(no, "nan" if no > 12 else "0.6") for no in range(10, 16)))

@@ -173,3 +173,15 @@ def test_hosts_in_front_of_dated_lines_and_hosts_without_a_number_are_hosts() ->
     assert split_prefix(named[1], context(named)).node == "node-b"
     ports = ["node-1:2918:4483 x", "node-1:2918:4483 y", "node-1:2918:4483 z"]
     assert split_prefix(ports[0], context(ports)).node is None
+
+
+def test_name_of_a_python_logger_is_no_host() -> None:
+    logger = "torch.distributed.elastic.multiprocessing.api"
+    lines = [f"{logger}: [WARNING] Sending process {pid} closing signal SIGTERM" for pid in range(4)]
+    assert logger not in context(lines).hosts
+    assert context([line.replace(logger, "gpu-1.hpc") for line in lines]).hosts == {"gpu-1.hpc"}
+
+
+def test_rank_in_brackets_behind_stamp_and_level_is_the_speakers() -> None:
+    assert split_prefix("2025-06-12T09:11:41.000Z ERROR [rank3]: CUDA error", Context()).rank == 3
+    assert split_prefix("2025-06-12T09:11:41.000Z ERROR lost [rankings]", Context()).rank is None

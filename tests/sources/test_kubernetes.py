@@ -63,6 +63,17 @@ def test_a_job_is_located_and_collected(source: Kubernetes, tmp_path: Path) -> N
     assert load(root).triage().cls == "platform/preemption"
 
 
+def test_the_addresses_of_the_nodes_are_told(source: Kubernetes, cluster: Cluster) -> None:
+    """By the pods, which saw them when they ran; by the nodes where no pod tells."""
+    cluster.pods[0]["status"] |= {"hostIP": "10.0.3.1", "hostIPs": [{"ip": "10.0.3.1"}, {"ip": "fd00::1"}]}
+    told = [{"type": "InternalIP", "address": "10.0.3.2"}, {"type": "Hostname", "address": "gpu-1"}]
+    cluster.nodes[1]["status"]["addresses"] = told
+    cluster.nodes[2]["status"]["addresses"] = [{"type": "InternalIP", "address": "10.0.3.3"}]  # not the job's
+    found = source.locate(scope(namespace=None), Deadline(DEADLINE))
+    assert found is not None
+    assert found.addresses == (("10.0.3.1", "gpu-0"), ("fd00::1", "gpu-0"), ("10.0.3.2", "gpu-1"))
+
+
 def test_a_second_collection_asks_for_what_lacks_only(source: Kubernetes, server: FaultServer, tmp_path: Path) -> None:
     """What was collected whole is kept; what was cut off is asked for again."""
     collect(source, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from itertools import pairwise
@@ -16,6 +17,7 @@ from tests.canned_prometheus import NAMES, NODES, NOW, SINCE, Canned, asked, col
 from workbench.sources.contract import Deadline, Folder
 from workbench.sources.prometheus.http import PrometheusTimeout, PrometheusUnavailable, QueryError
 from workbench.sources.prometheus.jobs import Gpus
+from workbench.sources.prometheus.query import any_of, selector
 from workbench.sources.prometheus.source import Prometheus
 from workbench.sources.prometheus.suspects import Suspects, find_suspects
 from workbench.testing.faults import FaultServer, Reply, Request
@@ -93,6 +95,74 @@ def test_what_each_kind_of_server_wants(
         assert flavour in Prometheus(server.url).examine(Deadline(10))[0].detail
     assert params.items() <= found.items()
     assert int(found["timeout"].rstrip("s")) <= 20
+
+
+VICTORIA = {"version": "2.24.0"}
+
+
+def test_functions_mean_what_they_mean_in_prometheus(canned: Canned) -> None:
+    """VictoriaMetrics' own `changes` counts the first sample of each series."""
+    for build, word in (
+        (VICTORIA, "changes_prometheus(up[1h])"),
+        ({"version": "2.42.0", "goVersion": "go1.19"}, "changes(up[1h])"),
+    ):
+        canned.build = build
+        with FaultServer(lambda request: canned(request) if "buildinfo" in request.path else canned.reply(EMPTY)) as server:
+            api = Prometheus(server.url).api
+            api.build(Deadline(10))
+            api.instant("changes(up[1h])", NOW, Deadline(10))
+            assert asked(server.requests[-1])["query"] == word
+
+
+EMPTY = {"resultType": "vector", "result": []}
+
+
+def test_a_query_is_shortened_only_where_it_would_be_too_long(canned: Canned) -> None:
+    names = [f"gpu-node-{at:04d}.cluster.example.internal" for at in range(1000)]
+    long = selector("up", [any_of("node", names)])
+    for build, most in ((VICTORIA, 1000), ({"version": "2.42.0", "goVersion": "go1.19"}, len(long))):
+        canned.build = build
+        with FaultServer(lambda request: canned(request) if "buildinfo" in request.path else canned.reply(EMPTY)) as server:
+            api = Prometheus(server.url).api
+            api.build(Deadline(10))
+            api.instant(long, NOW, Deadline(10))
+            assert len(asked(server.requests[-1])["query"]) <= most
+            api.instant(selector("up", [any_of("node", names[:3])]), NOW, Deadline(10))
+            assert names[1].replace(".", "\\\\.") in asked(server.requests[-1])["query"]
+
+
+def test_a_list_of_nodes_that_may_lack_some_is_told(canned: Canned, tmp_path: Path) -> None:
+    """A node that is not named is not asked for, and nobody would miss it."""
+
+    def answer(request: Request) -> Reply:
+        canned.more = {"warnings": ["store 7 did not answer"]} if "/label/" in request.path else {}
+        return canned(request)
+
+    with FaultServer(answer) as server:
+        answers = collect(server, tmp_path)
+    (told,) = [one for one in answers if "the lists of metrics and nodes may not be whole" in one.detail]
+    assert (told.status, "store 7 did not answer" in told.detail) == ("partial", True)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint", "times"),
+    [
+        ("cannot select more than -search.maxSamplesPerQuery=100 samples", "ask for fewer series", 1),
+        ("the number of matching timeseries exceeds 300000", "ask for fewer series", 1),
+        ("too long query; got 20008 bytes; mustn't exceed `-search.maxQueryLen=16384` bytes", "ask for fewer nodes or pods", 2),
+    ],
+)
+def test_the_reason_of_a_refusal_is_not_lost_behind_the_query(canned: Canned, text: str, hint: str, times: int) -> None:
+    """VictoriaMetrics says the query first, whatever its length; what reads too much is not asked again at a step."""
+    canned.build = VICTORIA
+    said = json.dumps({"status": "error", "errorType": "422", "error": f'error for query="{"x" * 900}\\"y": {text}'}).encode()
+    with FaultServer(lambda request: canned(request) if "buildinfo" in request.path else Reply(said, 422)) as server:
+        api = Prometheus(server.url).api
+        with pytest.raises(QueryError) as caught:
+            api.raw("up", SINCE, NOW, 30, Deadline(10))
+        assert text in str(caught.value)
+        assert hint in caught.value.hint
+        assert (caught.value.error_type, len(server.requests)) == ("execution", times)
 
 
 def test_a_server_without_build_information_is_asked_all_the_same(canned: Canned, tmp_path: Path) -> None:

@@ -31,8 +31,12 @@ from workbench.sources.prometheus.query import (
     join,
     literal,
     quote,
+    renamed,
     selector,
+    shortened,
     split_matrix,
+    warnings_of,
+    without_markers,
 )
 
 
@@ -67,6 +71,49 @@ def test_any_of_matches_those_values_only(values: list[str], other: str) -> None
     assert bool(re.fullmatch(pattern, other)) == (other in values)
 
 
+_VALUE = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12) | st.text('ab.|\\"-1', min_size=1, max_size=6)
+
+
+@given(st.lists(_VALUE, min_size=2, max_size=12, unique=True), _VALUE)
+def test_a_shorter_query_matches_the_same_values(values: list[str], other: str) -> None:
+    long = f'up{{{any_of("pod", values)},other=~"a.*|b"}}'
+    short = shortened(long)
+    assert len(short) <= len(long)
+    assert short.endswith(',other=~"a.*|b"}')
+    pattern = unquote(short.removeprefix("up{pod=~").removesuffix(',other=~"a.*|b"}'))
+    assert all(re.fullmatch(pattern, value) for value in values)
+    assert bool(re.fullmatch(pattern, other)) == (other in values)
+
+
+def test_names_of_nodes_become_a_fraction_of_their_length() -> None:
+    for names in (
+        [f"gpu-node-{at:04d}.cluster.example.internal" for at in range(2048)],
+        [f"10.0.{at // 256}.{at % 256}:9400" for at in range(2048)],
+    ):
+        long = selector("up", [any_of("instance", names)])
+        assert len(shortened(long)) < 1000 < 16_384 < len(long)
+
+
+def test_functions_are_renamed_where_they_are_called() -> None:
+    names = {"changes": "changes_prometheus"}
+    assert renamed('changes(up{a="changes(x)"}[5m]) > 0 or my_changes(x)', names) == (
+        'changes_prometheus(up{a="changes(x)"}[5m]) > 0 or my_changes(x)'
+    )
+    assert renamed('x{a="\\"changes("}', names) == 'x{a="\\"changes("}'
+
+
+def test_markers_of_an_end_are_left_out() -> None:
+    matrix = Matrix({b"a": b'[1,"2"],[2,"NaN"],[3.5,"4"],[4,"NaN"]', b"b": b'[1,"NaN"]', b"c": b'[1,"0"]'})
+    assert without_markers(matrix).series == {b"a": b'[1,"2"],[3.5,"4"]', b"c": b'[1,"0"]'}
+
+
+def test_what_a_server_warns_of() -> None:
+    assert warnings_of({"warnings": ["a"], "infos": ["b"]}) == ["a"]
+    assert warnings_of({"isPartial": True}) == ["the answer is partial: some storage nodes did not answer"]
+    assert warnings_of({"warnings": "odd", "isPartial": False}) == ["odd"]
+    assert warnings_of({"warnings": None}) == []
+
+
 def test_selectors() -> None:
     assert selector("up") == "up"
     assert selector("up", ['a="b"']) == 'up{a="b"}'
@@ -75,6 +122,7 @@ def test_selectors() -> None:
     assert duration(0.001) == "1ms"
 
 
+@settings(deadline=None)  # as many chunks as points: the machine may be slow
 @given(
     st.integers(0, 2_000_000_000),
     st.integers(0, 10_000_000),

@@ -370,6 +370,40 @@ def test_locating_fails_with_its_reason(tools: Tools, script: str, error: type[S
     assert time.monotonic() - begun < 4
 
 
+def test_what_others_need_of_a_job_is_told(tools: Tools) -> None:
+    """Its name and user, the file that it writes to, and its nodes' addresses where these are not their names."""
+    nodes = "\n".join(
+        f"NodeName=n{at} Arch=x86_64 State=IDLE NodeAddr={a} NodeHostName=n{at} X=1" for at, a in enumerate(ADDRESSES, 1)
+    )
+    table = "\x1f".join(
+        ("4711", "4711", "FAILED", "2026-11-30T01:00:10", "2026-11-30T01:00:20", "2026-11-30T01:30:00", "n[1-3]", "alice", "1000",
+         "gpu", "/home/alice/%x-%j.out", "", "/home/alice", "sbatch x.sh", "bert-large")
+    )  # fmt: skip
+    tools(
+        "22.05",
+        sacct=f'case "$*" in *--version*) cat {DATA}/22.05/version.txt;; *--helpformat*) echo {" ".join(FIELDS)};; *) echo {shlex.quote(table)};; esac',
+        scontrol=f'case "$*" in *"show node"*) echo {shlex.quote(nodes)};; esac',
+    )
+    found = Slurm().locate(scope("4711"), Deadline(10))
+    assert found is not None
+    assert (found.names, found.user, found.paths) == (("bert-large",), "alice", ("/home/alice/bert-large-4711.out",))
+    assert found.addresses == (("10.0.3.1", "n1"), ("n3-mgmt", "n3"))
+    by_name = Slurm().locate(scope("bert-large"), Deadline(10))
+    assert by_name is not None
+    assert by_name.names == ("4711",)
+
+
+ADDRESSES = ("10.0.3.1", "n2.cluster.local", "n3-mgmt")
+
+
+def test_a_controller_that_hangs_costs_no_address_and_no_job(tools: Tools) -> None:
+    tools("22.05", scontrol="echo 'slurm_load_node error: Unable to contact slurm controller' >&2; exit 1")
+    found = Slurm().locate(scope("1"), Deadline(10))
+    assert found is not None
+    assert found.nodes
+    assert found.addresses == ()
+
+
 def test_no_slurm_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("workbench.sources.command.environment", lambda extra=None: {"PATH": str(tmp_path)})
     with pytest.raises(SourceUnavailable, match="no such program"):

@@ -192,3 +192,9 @@ def test_a_job_log_named_after_a_node_that_other_evidence_knows() -> None:
 )
 def test_node_evidence_in_its_many_forms(kind: str, sample: str) -> None:
     assert kind_of("evidence", sample.encode()) == kind
+
+
+def test_number_behind_a_machines_name_counts_machines_and_one_behind_a_tools_word_does_not() -> None:
+    assert node_of("kernel/b200-1.log", "kernel-log") == "b200-1"
+    assert node_of("kernel/b200-1-dmesg-1.log", "kernel-log") == "b200-1"
+    assert node_of("smi/nvlink-e.txt", "smi") is None

@@ -8,11 +8,10 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.cli import exits
+from workbench.cli import exits, remedy
 from workbench.cli.entry import complain
 from workbench.cli.remedy import add_remedy, read_plan, site_of
 
@@ -78,25 +77,26 @@ def run(options: argparse.Namespace) -> int:
             if (real := site.journal().path) is not None and real.exists():
                 shutil.copyfile(real, copy)
             with Journal(copy) as journal:
-                check = Recheck(plan, dry, site.policy, clock=time.time, steady=time.monotonic)
-                outcomes = apply(plan, dry, journal, check=check, approved=True, only=options.only, tell=tell)
+                check = Recheck(plan, dry, site.policy, clock=remedy.PACE["clock"], steady=remedy.PACE["steady"])
+                outcomes = apply(plan, dry, journal, check=check, approved=True, only=options.only, tell=tell, **remedy.PACE)
         sys.stdout.write("Nothing was changed. To do it: --yes\n")
         return end_of(outcomes)
     stop = stopping()
     with site.alone() as lock, site.journal() as journal:
         for problem in journal.problems:
             complain(f"journal: {problem}", hint="nothing that cannot be undone is done until: workbench journal accept REASON")
-        resume(journal, site.executor, lock=lock, kill=Path(site.policy.stop_file), stop=stop.is_set, tell=tell)
+        resume(journal, site.executor, lock=lock, kill=Path(site.policy.stop_file), stop=stop.is_set, tell=tell, **remedy.PACE)
         outcomes = apply(
             plan,
             site.executor,
             journal,
-            check=Recheck(plan, site.executor, site.policy, clock=time.time, steady=time.monotonic),
+            check=Recheck(plan, site.executor, site.policy, clock=remedy.PACE["clock"], steady=remedy.PACE["steady"]),
             approved=True,
             only=options.only,
             lock=lock,
             kill=Path(site.policy.stop_file),
             stop=stop.is_set,
             tell=tell,
+            **remedy.PACE,
         )
     return end_of(outcomes)

@@ -59,7 +59,20 @@ OWN: dict[str, dict[int, str]] = {
         1: "it is fit, with warnings",
         2: "it is not fit",
         3: "something required could not be checked: not fit",
-    }
+    },
+    "plan": {0: "the plan was made; nothing was done", 3: "it was made, and the fleet could not be seen whole"},
+    "apply": {
+        0: "all of it is done",
+        3: "a part was refused or is still open; it says which and why",
+        69: "a step failed, expired, or nobody knows how it ended; or the cluster cannot be reached",
+    },
+    "undo": {
+        0: "all of it is taken back",
+        3: "a part was changed by somebody since, and stays",
+        69: "a step failed, or nobody knows",
+    },
+    "journal": {0: "shown or written", 3: "lines of it are damaged or missing"},
+    "loop": {0: "one turn is done, or it was asked to stop", 3: "the fleet could not be seen whole, or something was refused"},
 }
 
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.cli import exits
+from workbench.cli import exits, remedy
 from workbench.cli.entry import complain
 from workbench.cli.remedy import Usage, add_remedy, site_of, wrong_in
 
@@ -106,6 +106,8 @@ def run(options: argparse.Namespace) -> int:
             seen=(_Folder(Path(options.verdicts)),) if options.verdicts else (),
             lock=lock,
             stop=stop.is_set,
+            clock=remedy.PACE["clock"],
+            steady=remedy.PACE["steady"],
             sleep=wait,
             tell=tell,
         )

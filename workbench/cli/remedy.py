@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from workbench.remediation.policy import Policy
     from workbench.remediation.troubles import Checked
 
-__all__ = ["Site", "Usage", "add_remedy", "read_plan", "site_of", "wrong_in"]
+__all__ = ["PACE", "Site", "Usage", "add_remedy", "read_plan", "site_of", "wrong_in"]
 
+# whose time it is: of the commands that act, and of tests that let a fleet's days pass in a moment
+PACE: dict[str, Any] = {"clock": time.time, "steady": time.monotonic, "sleep": time.sleep}
 CALL = 30.0  # seconds that reading one node or the fleet may take
 
 
@@ -170,7 +172,7 @@ def _keeper(config: Config) -> Any:
         from workbench.live import collect, scope_for
         from workbench.remediation.executors.bundles import Kept
 
-        now = time.time()
+        now = PACE["clock"]()
         scope = scope_for(str(action.args.get("job") or ""), config, since=now - 86400, until=now)
         collected = collect(replace(scope, nodes=(action.node,)), path, config)
         answers = [one for some in collected.gathered.answers.values() for one in some]

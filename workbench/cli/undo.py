@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.cli import exits
+from workbench.cli import exits, remedy
 from workbench.cli.apply import end_of, stopping
 from workbench.cli.remedy import Usage, add_remedy, site_of
 
@@ -58,5 +58,6 @@ def run(options: argparse.Namespace) -> int:
             kill=Path(site.policy.stop_file),
             stop=stop.is_set,
             tell=tell,
+            **remedy.PACE,
         )
     return end_of(outcomes)

@@ -209,7 +209,11 @@ def _counters(grid: Grid, names: list[str], signature: str, floor: float, per_mi
 
 
 def _flags(grid: Grid, name: str, signature: str) -> Iterator[Event]:
-    """Yield an event where a 0/1 state was set inside the window; one that was set all along is context."""
+    """
+    Yield an event where a 0/1 state was set inside the window; one that was set all along is context.
+
+    A lone scrape has no window: the state is as much of now as the one nvidia-smi prints, so it counts as its signature says.
+    """
     import numpy as np
 
     table = grid.table(name)
@@ -222,7 +226,7 @@ def _flags(grid: Grid, name: str, signature: str) -> Iterator[Event]:
         change = clear[row] >= 0 and clear[row] < first_set[row]
         event = grid.event(signature, table.rows[row], name, int(first_set[row]))
         event.data |= {"before": 0.0 if change else None, "after": float(filled[row, first_set[row]]), "standing": not change}
-        if not change:
+        if not change and not grid.lone:
             event.role, event.weight = "context", 0.1
         yield event
 

@@ -43,7 +43,8 @@ def _health(grid: Grid) -> Iterator[Event]:
     """
     A DCGM health watch that turns to warn or fail inside the window, with the class of its error code.
 
-    The exporter makes a series per watch and error code, so a failing series that first appears late is a change as well.
+    The exporter makes a series per watch and error code, so a failing series that first appears late is a change as well. A lone
+    scrape has no window: what it says is of now.
     """
     for number, pieces in grid.fields.get("DCGM_EXP_GPU_HEALTH_STATUS", {}).items():
         for piece in pieces:
@@ -60,7 +61,7 @@ def _health(grid: Grid) -> Iterator[Event]:
             watch = piece.labels.get("health_watch", "")
             event.cls = _classes().get(code, "unknown")
             event.data |= {"watch": watch, "error": code, "after": float(piece.values[at]), "standing": not change}
-            if not change or piece.values[at] < FAIL or event.cls == "unknown":
+            if (not change and not grid.lone) or piece.values[at] < FAIL or event.cls == "unknown":
                 event.role, event.weight = "context", 0.2
             yield event
 

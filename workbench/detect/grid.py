@@ -54,6 +54,7 @@ class Grid:
     labelled: bool  # some entity carries a job label
     fields: dict[str, dict[int, list[Series]]]
     phase: Any
+    lone: bool = False  # one scrape: nothing can be seen to change
     hidden: dict[int, int] = field(default_factory=dict)  # entity → column from which its exporter is frozen
     cache: dict[str, Table | None] = field(default_factory=dict)
 
@@ -239,4 +240,5 @@ def build_grid(series: Iterable[Series]) -> Grid | None:
     labelled = any(name for name in groups)
     phase = (np.array(firsts) - start) % step
     columns = int((end - start) / step + 0.5) + 2
-    return Grid(step, start, columns, entities, groups, labelled, fields, phase)
+    lone = not len(gaps) and end - start < DEFAULT_STEP
+    return Grid(step, start, columns, entities, groups, labelled, fields, phase, lone)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from copy import copy
+from math import isnan
 
 from workbench.detect.activity import activity_events
 from workbench.detect.exporters import exporter_events, hide_frozen
@@ -42,7 +44,7 @@ def detect_metrics(series: list[Series]) -> list[Event]:
     resolve_nodes(rows)
     grid = build_grid(rows)
     if grid is None:
-        return []
+        return _undated(rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # all-NaN slices: a field that a GPU does not have
         events = hide_frozen(grid)
@@ -53,9 +55,33 @@ def detect_metrics(series: list[Series]) -> list[Event]:
         events += activity_events(grid)
         events += host_events(grid)
     _after_end(grid, events)
+    events += _undated([row for row in rows if isnan(row.times[0])])
     events.sort(key=lambda event: (event.time if event.time is not None else 0.0, event.signature, event.node or ""))
     for order, event in enumerate(events):
         event.order = order
+    return events
+
+
+def _undated(rows: list[Series]) -> list[Event]:
+    """
+    Return the states that scrapes without a time show; `time` is None.
+
+    What an exporter's page shows when somebody fetches it by hand carries no stamp. Nothing grows in it, but a state in it is as
+    much of now as one that nvidia-smi prints.
+    """
+    import numpy as np
+
+    copies = []
+    for row in rows:
+        one = copy(row)
+        one.times = np.zeros_like(row.values)
+        copies.append(one)
+    grid = build_grid(copies)
+    if grid is None:
+        return []
+    events = [*gpu_errors(grid), *gpu_states(grid)]
+    for event in events:
+        event.time = None
     return events
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from workbench.catalog import table
 from workbench.model import Event, Gpu
 from workbench.parse import ids
-from workbench.parse.kubernetes_reasons import Meaning, classify, epoch, gpu_in
+from workbench.parse.kubernetes_reasons import Meaning, classify, condition_row, epoch, gpu_in
 from workbench.parse.xid import xid_event
 
 __all__ = ["is_record", "record_event"]
@@ -154,6 +154,9 @@ def _meaning(finding: Mapping[str, Any], message: str) -> Meaning | None:
             "k8s-gpu-health", "cause" if fatal else "context", row["class"], 0.7 if fatal else 0.2,
             data={"dcgm": dcgm, "monitor": reason},
         )  # fmt: skip
+    known = condition_row(reason)
+    if known is not None and known["kind"] == "component":  # gpud: the component says of what it speaks
+        return Meaning(known["signature"], known["role"], known["class"], float(known["weight"]), data={"monitor": reason})
     return classify(reason, message, kind="Node", severity="Normal" if not reason else "Warning")
 
 

@@ -168,6 +168,11 @@ def _reruns(job: JobState) -> None:
             if same and other.signature == "megatron-unexpected-result" and other.cls is None:
                 other.cls, other.weight = rows[event.signature].cls, event.weight or rows[event.signature].weight
                 other.node, other.gpu, other.data["at_fault"] = event.node, event.gpu, "gpu"
+        if event.signature == "megatron-sdc-elsewhere":
+            # an older Megatron names the GPU that checked the result, which is a good one; the bad one ran this rank before the restart
+            for one in (event, *(other for other in job.parsed.events if other.signature == "megatron-unexpected-result")):
+                one.rank = one.node = one.gpu = None
+                one.data["at_fault"] = "job"
 
 
 def _no_driver(job: JobState) -> None:

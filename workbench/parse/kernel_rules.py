@@ -40,6 +40,7 @@ WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("NVIDIA probe routine", ("nvidia-not-probed", "nvidia-probe-failed")),
     ("No NVIDIA", ("nvidia-no-gpu",)),
     ("API mismatch", ("nvidia-api-mismatch",)),
+    ("power cables", ("gpu-power-cable",)),
     ("installed in this system", ("nvidia-unsupported",)),
     ("requires use of the NVIDIA", ("nvidia-unsupported",)),
     ("PCI I/O region", ("pci-region-invalid",)),

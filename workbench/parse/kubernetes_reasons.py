@@ -379,7 +379,7 @@ def _conditions() -> Mapping[str, dict[str, str]]:
 
     rows: dict[str, dict[str, str]] = {}
     for row in table("conditions"):
-        if row["kind"] in ("node condition", "taint") or row["signature"] == "k8s-condition":
+        if row["kind"] in ("node condition", "taint", "component") or row["signature"] == "k8s-condition":
             rows.setdefault(row["name"], row)
     return rows
 

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any
 
-from workbench.model import Event, Line, Parsed, Placement
+from workbench.model import Event, JobRecord, Line, Parsed, Placement
 from workbench.parse.kubernetes import parse_objects
 from workbench.parse.kubernetes_loose import bare_event, bare_pod, said_by_container
 from workbench.parse.kubernetes_reasons import classify, epoch, gpu_in
@@ -44,6 +44,8 @@ _AFTER_MESSAGE = re.compile(
     r"(?: {4,}(?:Exit Code|Signal|Started|Finished|Ready|State|Last State|Restart Count|Limits|Requests|Environment|Mounts):"
     r"|(?:Events|Conditions|Volumes|QoS Class|Tolerations|Name):(?: |$))"
 )
+# reasons by which the controllers of Jobs, JobSets and Kubeflow's kinds say that one ended well
+_WELL = re.compile(r"Completed|AllJobsCompleted|\w*Job(?:Succeeded|Completed)")
 # words of the STATUS column that say nothing bad
 _FINE = {
     "Running",
@@ -392,6 +394,8 @@ def _add(
     node: str | None,
     ago: re.Match[str] | None,
 ) -> None:
+    if kind not in ("", "Pod", "Node") and _WELL.fullmatch(reason):
+        parsed.jobs.append(JobRecord(None, name, "COMPLETED", source="kubernetes", file=file, data={"kind": kind}))
     meaning = classify(reason, message, kind=kind, severity=severity)
     if meaning is None or (meaning.signature == "k8s-warning" and not message):
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.model import Parsed, Problem
+from workbench.parse.nodeset import expand
 
 __all__ = ["SCHEMA", "parse_manifest"]
 
@@ -27,7 +28,8 @@ def parse_manifest(data: Any, *, file: str) -> Parsed:
     -------
     Parsed
         `problems`: one for each answer that is not ``ok``, with its source, status and way out. `facts`: ``scope`` (what was asked
-        for), ``collected`` (when) and ``asked`` (number of questions by source).
+        for), ``collected`` (when), ``asked`` (number of questions by source), ``notes`` (what to know of answers that are well, by
+        source), ``covered`` (nodes that were asked although nothing of them had to come, by source) and ``addresses`` (of the nodes).
     """
     parsed = Parsed()
     sources = data.get("sources") if isinstance(data, dict) else None
@@ -48,6 +50,8 @@ def parse_manifest(data: Any, *, file: str) -> Parsed:
             )
         )
     asked: dict[str, int] = {}
+    notes: dict[str, list[str]] = {}
+    covered: dict[str, list[str]] = {}
     for source in sources:
         answers = source.get("answers") if isinstance(source, dict) else None
         for answer in answers if isinstance(answers, list) else []:
@@ -55,6 +59,10 @@ def parse_manifest(data: Any, *, file: str) -> Parsed:
                 continue
             word, status = str(answer.get("source") or "workbench"), answer.get("status")
             asked[word] = asked.get(word, 0) + 1
+            if status == "ok" and isinstance(answer.get("note"), str) and answer["note"]:
+                notes.setdefault(word, []).append(answer["note"])
+            if status == "ok" and isinstance(answer.get("nodes"), str):
+                covered.setdefault(word, []).extend(expand(answer["nodes"]))
             if status in _STATUSES:
                 what = str(answer.get("asked") or "")
                 parsed.problems.append(
@@ -68,5 +76,13 @@ def parse_manifest(data: Any, *, file: str) -> Parsed:
                     )
                 )
     scope = data.get("scope")
-    parsed.facts |= {"scope": scope if isinstance(scope, dict) else {}, "collected": data.get("collected"), "asked": asked}
+    told = scope.get("addresses") if isinstance(scope, dict) else None
+    parsed.facts |= {
+        "scope": scope if isinstance(scope, dict) else {},
+        "collected": data.get("collected"),
+        "asked": asked,
+        "notes": notes,
+        "covered": covered,
+        "addresses": told if isinstance(told, list) else [],
+    }
     return parsed

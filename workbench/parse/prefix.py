@@ -97,7 +97,7 @@ _SUBMITIT = re.compile(rf"submitit (\w+) \((\d{{4}})-(\d{{2}})-(\d{{2}}) {_T}\) 
 # [rank3]: | [rank 3] | [RANK 1] | [Rank 2]: | <rank 3> | rank3: | Rank 3: | rank-3:
 _RANK = re.compile(r"[\[<][Rr](?:ank|ANK)[ _:=]{0,2}(\d+)(?:/\d+)?[\]>]:?|[Rr]ank[ _-]?(\d+):(?=\s|$)")
 # | rank 14 |   rank=3 host=node-a   rank 5/32 local_rank 5
-_IN_RANK = re.compile(r"(?:^|[\s|\[(,])[Rr](?:ank|ANK)(?:=| = |: | )(\d+)(?:/\d+)?(?=[\s|\]),:]|$)")
+_IN_RANK = re.compile(r"(?:(?:^|[\s|\[(,])[Rr](?:ank|ANK)(?:=| = |: | )|\[[Rr](?:ank|ANK)_?)(\d+)(?:/\d+)?(?=[\s|\]),:]|$)")
 _IN_HOST = re.compile(r"\s(?:host|hostname|node)=([A-Za-z][\w.-]*)")
 # rank3[4410][MainThread]: INFO: composer.trainer: (Composer)
 _COMPOSER = re.compile(r"[Rr]ank(\d+)\[(\d+)\]\[[^\]]*\]:")
@@ -129,6 +129,8 @@ _TASK = re.compile(r"([\w.-]+/\d+) (?=\[)")
 # 0: text (srun -l)
 _SRUN = re.compile(r"\s{0,4}(?!\d{1,2}:\d\d:\d\d)(\d{1,5}): ?")
 # node-1: text (pdsh, DeepSpeed); ddp-worker-0  | text (docker compose, kubetail)
+# torch.distributed.elastic.agent.server.api: [WARNING] …: a Python logger, whose name has neither digit nor hyphen
+_LOGGER = re.compile(r"[A-Za-z_]+(?:\.[A-Za-z_]+)+: *\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b")
 _HOST = re.compile(r"([A-Za-z][\w-]*(?:\.[\w-]+)*): ?")
 _PIPE = re.compile(r"([A-Za-z][\w.-]*)\s*\| ")
 # node-1:2918:4483 [4] init.cc:263 NCCL WARN
@@ -458,8 +460,7 @@ def context(lines: Iterable[str], year: int | None = None) -> Context:
     """
     total = numbered = hosted = 0
     own: int | None = None
-    ranks: set[str] = set()
-    hosts: dict[str, int] = {}
+    ranks, hosts = set[str](), dict[str, int]()
     tasks, pids = False, dict[str, str]()
     pods: dict[tuple[str, str], int] = {}
     for raw in lines:
@@ -482,6 +483,7 @@ def context(lines: Iterable[str], year: int | None = None) -> Context:
             (found := _HOST.match(text))
             and re.search(r"\d|^localhost$|-[a-z]$|\.\w", found[1])
             and not (text[found.end() - 1] == ":" and text[found.end() : found.end() + 2].isdigit())
+            and not _LOGGER.match(text)
         ):
             hosted += 1
             hosts[found[1]] = hosts.get(found[1], 0) + 1
@@ -489,8 +491,6 @@ def context(lines: Iterable[str], year: int | None = None) -> Context:
             pods[found[1], found[2]] = pods.get((found[1], found[2]), 0) + 1
         elif found := _PIPE.match(text):
             hosts[found[1]] = hosts.get(found[1], 0) + 1
-    if total == 0:
-        return Context(year=year)
     # srun's own lines ("srun: error: …", "slurmstepd: …") carry no number, so a good half is enough
     srun = numbered >= max(2, 0.5 * total) and (len(ranks) > 1 or numbered >= 0.8 * total)
     pdsh = not srun and hosted >= max(2, 0.6 * total)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from workbench.health.finding import Finding
+from workbench.remediation.engine import Outcome, apply, resume, undo
+from workbench.remediation.journal import Journal
 from workbench.remediation.model import FleetState, Plan
 from workbench.remediation.planner import make_plan
 from workbench.remediation.troubles import Report, of_findings, of_verdict
@@ -19,7 +21,7 @@ from workbench.remediation.troubles import Report, of_findings, of_verdict
 if TYPE_CHECKING:
     from workbench.model import Verdict
 
-__all__ = ["FleetState", "Plan", "Report", "make_plan", "plan"]
+__all__ = ["FleetState", "Journal", "Outcome", "Plan", "Report", "apply", "make_plan", "plan", "resume", "undo"]
 
 
 def plan(

@@ -8,16 +8,17 @@ our reason on it; the chains of other nodes go on, also while one waits.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from workbench.remediation.executors.contract import Deadline, Executor, Lock
-from workbench.remediation.flight import TELLS, Check, Flight, Kill, Outcome, Runner
+from workbench.remediation.flight import TELLS, TICK, Check, Flight, Kill, Outcome, Runner
 from workbench.remediation.journal import Entry, Journal
 from workbench.remediation.model import Action, Plan, digest
 
-__all__ = ["Check", "Kill", "Outcome", "apply", "resume", "settle", "undo"]
+__all__ = ["Check", "Kill", "Outcome", "apply", "enter", "resume", "settle", "undo"]
 
 PATIENCE = 3600.0  # seconds after its deadline that an open action is left open while nobody can see it; then a person is called
 
@@ -38,6 +39,7 @@ def apply(
     sleep: Callable[[float], None] = time.sleep,
     call: float = 30.0,
     tries: int = 5,
+    wait: float = math.inf,
     tell: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
     """
@@ -53,8 +55,8 @@ def apply(
     executor : Executor
     journal : Journal
     check : callable, optional
-        ``check(action, state, journal)`` returns a `Refusal` or None; `state` is the fresh `NodeState` (None when the action has no node). A
-        check that raises refuses.
+        ``check(action, state, journal)`` returns a `Refusal` or None; `state` is the fresh `NodeState` (None when the action has no node). It
+        is asked before an action is begun, and again before it is begun again. See `Check` for one that raises.
     approved : bool, optional
         A person has approved the whole plan; otherwise only actions of ``approval == "auto"`` are done.
     only : collection of str, optional
@@ -75,6 +77,9 @@ def apply(
         Seconds that one request may take; as long a lost request counts as on its way.
     tries : int, optional
         How often a change is asked for at most when answers are lost or requests fail.
+    wait : float, optional
+        Seconds after which nothing is waited for any more: what is on its way then stays open, for `resume` to look at in the next turn. So a
+        controller that plans anew each minute is not held up by a node that needs hours to drain.
     tell : callable, optional
         Called with each outcome at once.
 
@@ -109,7 +114,7 @@ def apply(
         Flight(one, plan.id, "check", run.steady() + one.deadline, expires=plan.expires, approved=approved, due=run.steady())
         for one in wanted
     ]
-    return _fly(run, flights, plan.id, tell)
+    return _fly(run, flights, plan.id, tell, wait)
 
 
 def resume(
@@ -124,6 +129,7 @@ def resume(
     sleep: Callable[[float], None] = time.sleep,
     call: float = 30.0,
     patience: float = PATIENCE,
+    wait: float = math.inf,
     tell: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
     """
@@ -133,7 +139,8 @@ def resume(
     the same plan may do it (as long as that has not expired); what cannot be told is ``unknown`` and a person is paged; what cannot be seen
     stays open until `patience` seconds after its deadline. An undo that was cut off is settled in the same way.
 
-    Parameters are those of `apply`.
+    Parameters are those of `apply`; with ``wait=0`` each is looked at once (what seems never to have happened, until no request can be on its
+    way any more).
 
     Returns
     -------
@@ -158,14 +165,14 @@ def resume(
     )
     journal.lock()  # what another process wrote until now counts
     now, today = run.steady(), clock()
-    flights, outcomes = [], []
+    flights, unreadable = [], []
     for entry in journal.open():
         action = entry.intended()
         if action is None:
-            outcomes.append(_unreadable(journal, entry))
+            unreadable.append(_unreadable(journal, entry))
             continue
-        age = max(0.0, today - entry.time)  # an intent of the future: the clock was set back, so nobody knows how old it is
-        left = action.deadline if entry.time > today else max(0.0, action.deadline - age)
+        # an intent of the future: the clock was set back, so nobody knows how old it is
+        left = action.deadline if entry.time > today else max(0.0, action.deadline - (today - entry.time))
         flights.append(
             Flight(
                 action,
@@ -173,7 +180,7 @@ def resume(
                 "look",
                 now + left,
                 due=now,
-                sure=now + max(0.0, call - age),
+                sure=now + call,  # a request of the controller that died may still be on its way, and no clock says how old it is
                 undo=entry.undo,
                 may=False,
                 began=entry.time,
@@ -182,7 +189,7 @@ def resume(
                 give_up=entry.time + action.deadline + patience,
             )
         )
-    return outcomes + _fly(run, flights, "", tell)
+    return unreadable + _fly(run, flights, "", tell, wait) + _page(run, unreadable, "", tell)
 
 
 def undo(
@@ -284,16 +291,49 @@ def settle(journal: Journal, action: str, status: str, why: str) -> Entry:
     return journal.outcome(intended, intents[-1].plan, status, f"settled: {why}", intents[-1].before)
 
 
+def enter(lock: Lock, sleep: Callable[[float], None] = time.sleep, *, call: float = 30.0) -> bool:
+    """
+    Take the lock, and wait until no request of whoever had it before can still be on its way.
+
+    Parameters
+    ----------
+    lock : Lock
+    sleep : callable, optional
+    call : float, optional
+        Seconds that one request may take, as of `apply`.
+
+    Returns
+    -------
+    bool
+        False when another controller has it (or it was lost while waiting): do nothing.
+
+    Raises
+    ------
+    ExecutorError
+        Whether it is ours cannot be told.
+    """
+    if not lock.acquire(Deadline(call)):
+        return False
+    waited = 0.0
+    while waited < call:
+        sleep(min(TICK, call - waited))
+        waited += TICK
+        if not lock.held():
+            return False
+    return True
+
+
 # how flights share the time
 
 
-def _fly(run: Runner, flights: list[Flight], plan: str, tell: Callable[[Outcome], None] | None) -> list[Outcome]:
+def _fly(run: Runner, flights: list[Flight], plan: str, tell: Callable[[Outcome], None] | None, wait: float) -> list[Outcome]:
     """Fly all: of each node one at a time, in order; return their outcomes in that order, and a page when one is needed."""
     order = {flight.action.id: number for number, flight in enumerate(flights)}
     ended: dict[str, Outcome] = {}
     broken: dict[str, str] = {}  # node → why its chain stopped
     aloft: dict[str, Flight] = {}  # node (or, without one, the action) → what is on its way
     waiting = flights
+    until = run.steady() + wait
 
     def end(flight: Flight, outcome: Outcome) -> None:
         ended[flight.action.id] = outcome
@@ -311,7 +351,7 @@ def _fly(run: Runner, flights: list[Flight], plan: str, tell: Callable[[Outcome]
 
     while waiting or aloft:
         rest: list[Flight] = []
-        guard, why = "", ""
+        guard, why, before = "", "", len(ended)
         for flight in waiting:
             action = flight.action
             own = action.verb in TELLS or not action.node
@@ -343,11 +383,20 @@ def _fly(run: Runner, flights: list[Flight], plan: str, tell: Callable[[Outcome]
                     tell(ended[flight.action.id])
             run.journal.note(f"{guard}: {why}: {len(left)} actions are left", plan=plan)
             break
-        stuck = len(rest) == len(waiting) and not aloft
+        stuck = not aloft and len(rest) == len(waiting) and len(ended) == before
         waiting = rest
         if stuck:  # each waits for one that comes later
             for flight in rest:
                 end(flight, Outcome(flight.action, "refused", "it comes after an action that comes after it", "after"))
+            break
+        if aloft and run.steady() >= until and not any(one.sure > run.steady() and not one.confirmed for one in aloft.values()):
+            for flight in [*aloft.values(), *waiting]:
+                why = (
+                    "it is not over yet"
+                    if flight.began is not None
+                    else "what comes before it is not over yet, or the node was not seen"
+                )
+                end(flight, run.left(flight, "", why))
             break
         if aloft:
             soonest = min(one.due for one in aloft.values())

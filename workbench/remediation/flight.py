@@ -7,26 +7,34 @@ sleeps: `Runner.advance` makes one step and says when the next is worth it, so t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from workbench.errors import WorkbenchError
 from workbench.remediation.executors.contract import Deadline, Executor, Lock
+from workbench.remediation.executors.expects import misfit
 from workbench.remediation.journal import Journal
 from workbench.remediation.model import Action, NodeState, Refusal, Step
 
-__all__ = ["TELLS", "Check", "Flight", "Kill", "Outcome", "Runner", "changes"]
+__all__ = ["TELLS", "Check", "Flight", "Kill", "Outcome", "Runner"]
 
 TELLS = frozenset({"ticket", "page"})  # they touch no node: they hold up no chain, and a broken chain does not hold them up
 LONGEST = 60.0  # seconds that we wait at most before we look again, whatever a server proposes
+LOOKS = 3  # failed looks in a row after the deadline before it is left as it is
+FRESH = 10.0  # seconds between the last look at node and guards and the change; a disk may take long to write the intent
 TICK = 5.0  # seconds that one sleep lasts at most: the kill switch and the lock are asked in between
 
 Kill = Path | Callable[[], object] | None
 
 
 class Check(Protocol):
-    """The guards, asked just before an action: a refusal, or None when nothing speaks against it."""
+    """
+    The guards, asked just before an action: a refusal, or None when nothing speaks against it.
+
+    A `WorkbenchError` says that what it goes by cannot be seen at the moment: it is asked again. Any other exception refuses.
+    """
 
     def __call__(self, action: Action, state: NodeState | None, journal: Journal, /) -> Refusal | None: ...
 
@@ -73,6 +81,7 @@ class Flight:
     plan: str
     mode: str
     ends: float  # when it counts as expired
+    judged: float = float("-inf")  # when the node and the guards were asked last
     expires: float = float("inf")  # seconds since the epoch from which nothing of its plan is begun
     due: float = 0.0
     sure: float = 0.0  # until then a request of ours may still be on its way: nothing is absent
@@ -82,34 +91,12 @@ class Flight:
     began: float | None = None
     before: dict[str, Any] = field(default_factory=dict)
     sent: bool = False  # whether a change may have reached the other side
+    confirmed: bool = False  # whether it was seen on its way
     begins: int = 0
     errors: int = 0
     detail: str = ""
     blocked: bool = False
     give_up: float = 0.0  # when a look that never succeeds makes it unknown instead of leaving it open
-
-
-def changes(action: Action, state: NodeState | None) -> str:
-    """
-    Say how the world differs from what an action expects; empty when it does not.
-
-    ``expects`` may name ``uid``, ``boot``, ``owner``, ``schedulable`` (compared as they are; an expected uid or boot that is empty was not
-    known and is not compared) and ``work`` (identities, or names where work has none): what runs there now must be a part of it.
-    """
-    expects = action.expects
-    if state is None:
-        return "the node is gone" if action.node and expects else ""
-    for name in ("uid", "boot"):
-        if expects.get(name) and expects[name] != getattr(state, name):
-            return f"{name} is {getattr(state, name) or 'not known'}, not {expects[name]}"
-    if "owner" in expects and expects["owner"] != state.owner:
-        return f"it is restricted by {state.owner or 'nobody'}, not by {expects['owner'] or 'nobody'}"
-    if "schedulable" in expects and bool(expects["schedulable"]) != state.schedulable:
-        return "it takes new work again" if state.schedulable else "it takes no new work any more"
-    if "work" in expects and (more := _strangers(state, expects["work"])):
-        rest = f" and {len(more) - 1} more" if len(more) > 1 else ""
-        return f"{more[0]}{rest} came since and would be lost"
-    return ""
 
 
 class Runner:
@@ -203,22 +190,16 @@ class Runner:
         if (refused := self._forbidden(flight)) is not None:
             return self._refuse(flight, *refused)
         try:
-            state = self._state(action)
+            state, refused = self._judged(action)
         except Exception as error:
             flight.errors += 1
             flight.due = self._later(flight, error)
             if flight.errors < self.tries:
                 return None
-            return self._refuse(flight, "unseen", f"the node cannot be seen: {error}")
-        if (refused := self._unfit(action, state)) is not None:
+            return self._refuse(flight, "unseen", f"the node or the fleet cannot be seen: {error}")
+        if refused is not None:
             return self._refuse(flight, *refused)
-        if self.check is not None:
-            try:
-                refusal = self.check(action, state, journal)
-            except Exception as error:  # a guard that fails guards
-                refusal = Refusal("guard", action.node, action.rung, f"a guard could not be asked: {error}")
-            if refusal is not None:
-                return self._refuse(flight, refusal.guard, refusal.why)
+        flight.judged = self.steady()
         again = any(one.kind == "intent" and not one.undo for one in journal.of_action(action.id))
         flight.before = {} if state is None else _before(state)
         journal.intent(action, flight.plan, flight.before)
@@ -263,6 +244,19 @@ class Runner:
                     return "journal", f"whether {entry.verb} of this node was done cannot be told: a person must settle that"
         return None
 
+    def _judged(self, action: Action) -> tuple[NodeState | None, tuple[str, str] | None]:
+        """Return the node as it is now and what speaks against the action; raises when that cannot be seen at the moment."""
+        state = self._state(action)
+        if (refused := self._unfit(action, state)) is not None or self.check is None:
+            return state, refused
+        try:
+            refusal = self.check(action, state, self.journal)
+        except WorkbenchError:
+            raise
+        except Exception as error:  # a guard that fails guards
+            return state, ("guard", f"a guard could not be asked: {type(error).__name__}: {error}")
+        return state, None if refusal is None else (refusal.guard, refusal.why)
+
     def _state(self, action: Action) -> NodeState | None:
         if not action.node:
             return None
@@ -280,7 +274,7 @@ class Runner:
             return "world", f"the world changed: there is no node {action.node}"
         if state.foreign and action.verb != "collect":
             return "foreign", f"{state.owner} has restricted the node: it is not ours to touch"
-        if why := changes(action, state):
+        if why := misfit(action.expects, state, foreign=False):
             return "world", f"the world changed: {why}"
         return None
 
@@ -294,17 +288,18 @@ class Runner:
             return False, self._end(
                 flight, status, f"the plan has expired{'; ' if flight.detail else ''}{flight.detail}", "expired"
             )
-        if not flight.begins or flight.undo:
+        if flight.undo or (not flight.begins and self.steady() - flight.judged <= FRESH):
             return True, None
         try:
-            state = self._state(flight.action)
+            _, refused = self._judged(flight.action)
         except Exception as error:
             flight.detail = str(error)
             flight.errors += 1
             flight.due = self._later(flight, error)
             return False, self._late(flight, seen=False) if self.steady() >= flight.ends else None
-        if (refused := self._unfit(flight.action, state)) is not None:
-            return False, self._end(flight, "failed" if flight.blocked else "refused", refused[1], refused[0])
+        if refused is not None:
+            return False, self._end(flight, "expired" if flight.blocked else "refused", refused[1], refused[0])
+        flight.judged = self.steady()
         return True, None
 
     # the change and what becomes of it
@@ -335,9 +330,8 @@ class Runner:
         flight.detail = f"{error}" if str(error) else type(error).__name__
         flight.due = self._later(flight, error)
         if flight.mode == "look":
-            if now >= flight.ends:
+            if now >= flight.ends and flight.errors >= LOOKS:
                 return self._late(flight, seen=False)
-            flight.due = min(flight.due, max(flight.ends, now))
             return None
         if getattr(error, "sent", True):
             flight.sent = True
@@ -357,9 +351,17 @@ class Runner:
         if status == "unknown":
             return self._end(flight, "unknown", step.detail or "whether it was done cannot be told")
         if status == "changed":
-            if looked and flight.action.destructive:  # it may have been done before somebody changed more
-                return self._end(flight, "unknown", f"the world changed meanwhile: {step.detail}")
-            return self._end(flight, "refused", f"the world changed: {step.detail}", "world")
+            if not looked:
+                return self._end(flight, "refused", f"the world changed: {step.detail}", "world")
+            if flight.confirmed:
+                return self._end(flight, "failed", f"the world changed before it was over: {step.detail}", "world")
+            # Perhaps it was done before somebody changed more. A restriction that does not stand is as good as taken back, and not ours to set
+            # again; whether work ended or a machine booted, a person must find out
+            status = "unknown" if flight.action.destructive else "undone"
+            return self._end(
+                flight, status, f"it does not stand (any more), somebody has changed it since: {step.detail}", "world"
+            )
+        flight.confirmed = flight.confirmed or status in ("pending", "blocked")
         flight.blocked = status == "blocked"
         if status == "absent":
             if now < flight.sure:
@@ -418,7 +420,9 @@ class Runner:
     def _refuse(self, flight: Flight, guard: str, why: str) -> Outcome:
         now = self.clock()
         words = f"{guard}: {why}"
-        if self.journal.of_action(flight.action.id):  # what was begun once stays what it was: caps and ladders count it
+        if self.journal.status_of(flight.action.id) == "open":
+            pass  # it is on its way, which is nothing new
+        elif self.journal.of_action(flight.action.id):  # what was begun once stays what it was: caps and ladders count it
             self.journal.note(f"{flight.action.verb} {flight.action.id} was not tried again: {words}", node=flight.action.node)
         else:
             self.journal.outcome(flight.action, flight.plan, "refused", words)
@@ -435,11 +439,6 @@ class Runner:
 
     def _wait(self, again: float) -> float:
         return max(0.1, min(again, LONGEST))
-
-
-def _strangers(state: NodeState, expected: Iterable[Any]) -> list[str]:
-    known = {str(one) for one in expected}
-    return sorted(one.id for one in state.busy() if one.uid not in known and one.id not in known)
 
 
 def _killed(kill: Path | Callable[[], object]) -> str:

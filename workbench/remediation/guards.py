@@ -7,7 +7,7 @@ no; nothing here makes an action more likely. Recovery (`workbench.remediation.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workbench.remediation.ladder import Past
@@ -55,14 +55,14 @@ class Standing:
 
     def lately(self, verbs: Iterable[str], seconds: float = HOUR) -> dict[str, Past]:
         """Return the actions of some verbs that we began within the last seconds, by id; refused ones were never begun."""
-        wanted, found, refused = frozenset(verbs), {}, set()
+        wanted, found = frozenset(verbs), {}
         for one in self.past:
             if one.verb in wanted and one.time > self.now - seconds:
                 if one.kind == "intent":
                     found[one.action] = one
                 elif one.kind == "outcome" and one.status == "refused":
-                    refused.add(one.action)
-        return {key: one for key, one in found.items() if key not in refused}
+                    found.pop(one.action, None)  # in their order: what was refused first may have been begun later
+        return found
 
     def check(self, action: Action, node: NodeState, trouble: Trouble | None) -> Refusal | None:
         """Return why an action must not be done, or None."""
@@ -209,13 +209,20 @@ def _job(standing: Standing, action: Action, node: NodeState, trouble: Trouble |
     jobs = {one.job for one in node.busy() if one.job}
     for job in sorted(jobs):
         nodes = {name for name, hit in standing.taken.items() if job in hit}
-        nodes |= {one.node for one in standing.lately(("evict", "restart-task")).values() if _runs(standing.fleet, one.node, job)}
+        lately = standing.lately(("evict", "restart-task")).values()
+        nodes |= {one.node for one in lately if job in _ended(one) or _runs(standing.fleet, one.node, job)}
         if len(nodes - {node.name}) + 1 > standing.policy.limits.job_count:
             why = (
                 f"work of {job} ends on {len(nodes)} nodes within an hour already, and {standing.policy.limits.job_count} may be"
             )
             return _no("cap-job", action, why, standing.now + HOUR)
     return None
+
+
+def _ended(one: Past) -> Collection[str]:
+    """Return the jobs whose work an action was to end: afterwards it runs elsewhere, and the fleet does not show that it was there."""
+    data = getattr(one, "data", None) or {}
+    return ((data.get("action") or {}).get("blast") or {}).get("jobs") or ()
 
 
 def _runs(fleet: FleetState, name: str, job: str) -> bool:

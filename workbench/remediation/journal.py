@@ -171,7 +171,7 @@ class Journal:
         """
         Return how far an action is: one of ``OUTCOMES``, ``open`` while its (or its undo's) outcome is missing, empty when it was never tried.
 
-        An undo that did not succeed leaves the action what it was.
+        An undo that did not succeed leaves the action what it was; of one whose end cannot be told, nobody knows what it left.
         """
         return "open" if action in self._open else self._status.get(action, "")
 
@@ -389,7 +389,7 @@ class Journal:
                 self._open[entry.action] = entry
             else:
                 self._open.pop(entry.action, None)
-                if not entry.undo or entry.status == "undone":
+                if not entry.undo or entry.status in ("undone", "unknown"):
                     self._status[entry.action] = entry.status
 
     def _about(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from workbench.errors import WorkbenchError
 from workbench.remediation.executors.contract import Deadline, Executor
 from workbench.remediation.guards import SHRINKING, recheck
 from workbench.remediation.journal import Entry, Journal
@@ -52,14 +53,19 @@ class Recheck:
         self._entries = 0
 
     def __call__(self, action: Action, state: NodeState | None, journal: Journal) -> Refusal | None:
-        """Return why the action must not be done now, or None."""
+        """
+        Return why the action must not be done now, or None.
+
+        Raises
+        ------
+        WorkbenchError
+            The fleet cannot be seen and the action makes it smaller.
+        """
         try:
             fleet = self._now(journal)
-        except Exception as error:
+        except WorkbenchError as error:
             if not action.recovery:
-                return Refusal(
-                    "unseen", action.node, action.rung, f"the fleet cannot be seen: {error}", action.trouble, None, action.id
-                )
+                raise
             fleet = FleetState(self._clock(), {}, complete=False, problems=(str(error),))
         entries = journal.entries()
         nodes = dict(fleet.nodes)

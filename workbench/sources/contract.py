@@ -48,6 +48,14 @@ class Scope:
         One start of the job; None means all within the window.
     nodes, pods : tuple of str
         Where it ran. Empty until a scheduler told it; a source that can do without them must.
+    names : tuple of str
+        What its scheduler calls it beside `job`: the name of a job that was asked for by number, the numbers of one asked for by name.
+    user : str
+        Whose job it is, when the scheduler tells.
+    paths : tuple of str
+        Files that it writes its output to, by the scheduler's word.
+    addresses : tuple of (address, node)
+        At which addresses its nodes are known to others, by the scheduler's word.
     """
 
     job: str
@@ -57,6 +65,10 @@ class Scope:
     attempt: int | None = None
     nodes: tuple[str, ...] = ()
     pods: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    user: str = ""
+    paths: tuple[str, ...] = ()
+    addresses: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,10 @@ class Answer:
         Series, objects, lines or records that came.
     seconds : float
         How long it took.
+    note : str
+        What a reader of the verdict must know of an answer although it is well: how the lines were found, what was left there on purpose.
+    nodes : str
+        Nodes for which the question was answered although nothing of them had to come, as a host list (``gpu-[01-64]``).
     """
 
     source: str
@@ -92,6 +108,8 @@ class Answer:
     file: str = ""
     rows: int = 0
     seconds: float = 0.0
+    note: str = ""
+    nodes: str = ""
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:

@@ -143,6 +143,10 @@ def _joined(scope: Scope, found: Scope) -> Scope:
         attempt=scope.attempt if scope.attempt is not None else found.attempt,
         nodes=tuple(dict.fromkeys((*scope.nodes, *found.nodes))),
         pods=tuple(dict.fromkeys((*scope.pods, *found.pods))),
+        names=tuple(dict.fromkeys((*scope.names, *found.names))),
+        user=scope.user or found.user,
+        paths=tuple(dict.fromkeys((*scope.paths, *found.paths))),
+        addresses=tuple(dict.fromkeys((*scope.addresses, *found.addresses))),
         since=max(scope.since, found.since - AROUND) if found.since < scope.until else scope.since,
         until=min(scope.until, found.until + AROUND) if found.until > scope.since else scope.until,
     )

@@ -110,7 +110,7 @@ def _stem(base: str) -> str | None:
     stem = "".join(parts)
     low = stem.lower()
     if (
-        not stem
+        len(stem) < 2  # smi/nvlink-e.txt: the tool's flag
         or low in _WORDS
         or low in _GENERIC
         or (re.fullmatch(r"[\d_.-]+", stem) and not re.fullmatch(r"\d+(?:\.\d+){3}", stem))
@@ -126,6 +126,8 @@ def _stem(base: str) -> str | None:
 def _tail_is_name(parts: list[str]) -> bool:
     # gpu-node-0, node-a, host-1: the last part belongs to the name although it is also a tool's flag
     last, before = parts[-1].lower(), parts[-3].lower()
+    if last.isdigit() and before not in _WORDS:
+        return True  # b200-1: a number behind a tool's word is the tool's, any other counts machines
     return (last.isdigit() or len(last) == 1) and before in (
         "node",
         "host",

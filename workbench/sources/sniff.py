@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from workbench.parse.addresses import looks_like_hosts
 from workbench.sources import sniff_rules as rules
 
 __all__ = ["KINDS", "is_json", "kind_of", "looks_binary"]
@@ -24,6 +25,7 @@ KINDS = (
     "bmc",
     "fabricmanager-log",
     "launch",
+    "hosts",
     "manifest",
     "text",
     "binary",
@@ -185,6 +187,8 @@ def _text_kind(name: str, text: str) -> str:
         and share(rules.STACK) >= 0.6
     ):
         return "stacks"
+    if looks_like_hosts(rows):
+        return "hosts"
     kernel = sum(1 for row in rows if _kernel(row)) / count
     if kernel >= 0.5:
         return "kernel-log"

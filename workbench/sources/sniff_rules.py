@@ -102,7 +102,7 @@ JOB_SURE = (
 )
 SLURM_TABLE = lines(
     r"\s*JobID(?:Raw)?\|",
-    r"\s*JobID\s+JobName",
+    r"\s*JobID(?:Raw)?\s+(?:JobName|State|User|Partition|Elapsed|ExitCode|NodeList)\b",
     r"(?:\w+\|)*(?:JobID|JobIDRaw|JobName|NodeList|AllocTRES)\|",
     r"NodeName=\S+",
     r"\s*JobId=\d+",

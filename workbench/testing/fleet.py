@@ -55,7 +55,8 @@ class Operation:
     detail: str = ""
     before: dict[str, Any] = field(default_factory=dict)
     effects: int = 0
-    repeats: int = 0  # how often it was asked for again after it had taken effect
+    by: str = ""
+    repeats: int = 0  # how often the same controller asked for it again after it had taken effect
     undone: bool = False
 
 
@@ -134,6 +135,7 @@ class Fleet:
         self.on_effect: Callable[[Effect], None] | None = None
         self.fault: Callable[[str], str] | None = None
         self.late = 20.0
+        self.changing = False  # whether a request that changes something is on its way
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
 

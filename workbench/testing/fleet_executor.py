@@ -25,6 +25,7 @@ FAULTS = (
     "lost",  # done, the answer is lost
     "crash-before",  # the controller dies before it asks
     "crash-after",  # the controller dies after the change
+    "crash-late",  # the controller dies after it has asked, and the request arrives
     "blind",  # the answer makes no sense: nobody knows
 )
 T = TypeVar("T")
@@ -84,9 +85,15 @@ class FleetExecutor:
         reads = not call.startswith(("begin", "undo"))
         if fault == "crash-before":
             raise Crash(call)
-        fleet.sleep(LATENCY)
-        if not fault:
-            return answer()
+        fleet.changing = not reads
+        try:
+            fleet.sleep(LATENCY)
+            if not fault:
+                return answer()
+            if fault in ("lost", "crash-after"):
+                answer()
+        finally:
+            fleet.changing = False
         if fault == "refused":
             raise ExecutorError("connection refused", sent=False, again=1.0)
         if fault == "busy":
@@ -94,15 +101,15 @@ class FleetExecutor:
         if fault == "conflict" and not reads:
             raise ExecutorError("the object has been modified", sent=False, again=0.1)
         if fault == "lost":
-            answer()
             fleet.sleep(deadline.left(10.0))
             raise ExecutorError("the answer was lost")
         if fault == "late" and not reads:
             fleet.later(fleet.late, lambda: _quietly(answer))
             fleet.sleep(deadline.left(5.0))
             raise ExecutorError("timed out")
-        if fault == "crash-after":
-            answer()
+        if fault == "crash-late" and not reads:
+            fleet.later(fleet.late, lambda: _quietly(answer))
+        if fault.startswith("crash"):
             raise Crash(call)
         if fault == "blind" and call.startswith("look"):
             return cast("T", Step("unknown", "the answer makes no sense"))
@@ -136,11 +143,13 @@ class FleetExecutor:
     def _begin(self, action: Action) -> Step:
         fleet = self._fleet
         known = fleet.operations.get(action.id)
+        if known is not None and known.undone:
+            return Step("changed", "it was done and taken back before")
         if known is not None and known.state != "blocked":
-            known.repeats += 1
+            known.repeats += known.by == self.by
             return self._look(action)
         machine = fleet.nodes.get(action.node)
-        operation = known or Operation(action.id, action.verb, action.node, "pending")
+        operation = known or Operation(action.id, action.verb, action.node, "pending", by=self.by)
         if action.verb in ("page", "ticket", "exclude", "collect"):
             return self._tell(action, machine, operation)
         if machine is None:
@@ -304,7 +313,6 @@ class FleetExecutor:
         if operation is None:
             return Step("absent", "nothing of it has happened")
         if operation.undone:
-            operation.repeats += 1
             return Step("done", "it was taken back before")
         if machine is None:
             return Step("changed", "no such node")

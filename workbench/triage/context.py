@@ -29,6 +29,7 @@ class Life:
     until: float = float("inf")  # the next start
     stop: float | None = None
     fail: float | None = None
+    slack: float = 0.0  # how much later than `fail` the failure may be: its line has no stamp of its own
     end: float | None = None
 
 
@@ -172,7 +173,7 @@ def moment(event: Event) -> float | None:
     if event.time is None or not event.data.get("time_from") or event.source not in JOB_SOURCES:
         return event.time
     limit = event.data.get("not_after")
-    latest = event.time + _INHERITED
+    latest = event.time + max(_INHERITED, float(event.data.get("slack") or 0.0))
     return min(latest, max(event.time, float(limit))) if isinstance(limit, (int, float)) else latest
 
 

@@ -133,7 +133,10 @@ def _weigh(context: Context, group: Group) -> None:
         group.lower(0.2, "the platform gave this GPU to none of the job's pods")
     if first is None or last is None:
         if context.fail is not None and group.source in ("kernel", "metrics", "kubernetes", "slurm"):
-            near = group.source != "kernel" or _of_the_job(context, group) or _at_the_end(context, group)
+            lasts = persistent(context, group)  # a state that lasts has no place in an order
+            near = not _stale(context, group) and (
+                lasts or group.source != "kernel" or _of_the_job(context, group) or _at_the_end(context, group)
+            )
             group.lower(0.85 if near else 0.4, "without a time it cannot be put in order")
         return
     life = life_of(context, first)
@@ -154,12 +157,18 @@ def _weigh(context: Context, group: Group) -> None:
                 group.dismiss(f"{ago(context.start - last)} before the job began")
             return
         late = windows.after_end if group.source in ("kubernetes", "slurm", "smi", "bmc", "metrics") else windows.xid_after
-        limit = max(life.fail, life.stop or 0.0)
+        limit = max(life.fail + life.slack, life.stop or 0.0)
         if first > limit + late:
             group.lower(0.3, f"{ago(first - limit)} after the first error")
     ends = life_of(context, last) or life
     if ends.stop is not None and last + windows.survived < ends.stop and not sustained(context, group):
         group.lower(0.15, f"the job made steps for {ago(ends.stop - last)} after it")
+
+
+def _stale(context: Context, group: Group) -> bool:
+    """Tell whether kubectl's ages say that what a group reports was last seen a day or more ago."""
+    ages = [event.data.get("age") for event in group.events]
+    return all(isinstance(age, (int, float)) and age >= context.windows.stale_condition for age in ages)
 
 
 def _of_the_job(context: Context, group: Group) -> bool:
@@ -187,6 +196,7 @@ _LASTING = (
     "container-",
     "uvm-",
     "rm-init",
+    "gpu-power-cable",
     "metric-fabric",
     "slurm-gres",
 )

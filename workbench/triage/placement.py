@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.model import Gpu
+from workbench.parse.addresses import addresses_of
 from workbench.parse.ids import short_node
 from workbench.triage.assignments import Assigned, assignments
 from workbench.triage.context import Context, slot
@@ -28,7 +29,7 @@ def unify_names(context: Context) -> None:
         if document.node and document.kind in ("kernel-log", "metrics-text", "smi", "bmc"):
             names[document.node] += 3
     for one in incident.series[:20000]:
-        if one.node:
+        if one.node and not getattr(one, "weak_node", False):  # an address is no name
             names[one.node] += 1
     for condition in incident.condition_records:
         if condition.node:
@@ -59,19 +60,8 @@ def unify_names(context: Context) -> None:
             context.alias.setdefault(short, name)
     for pod, node in context.pod_node.items():
         context.alias[pod] = context.alias.get(node, node)
-    for document in incident.documents:
-        addresses = document.facts.get("addresses") or {}
-        for address, name in addresses.items():
-            context.alias.setdefault(str(address), context.alias.get(str(name), str(name)))
-        nodes = document.facts.get("nodes")
-        for name, facts in nodes.items() if isinstance(nodes, dict) else ():
-            for address in (facts or {}).get("addresses") or []:
-                context.alias.setdefault(str(address), context.alias.get(str(name), str(name)))
-    instances = {(one.labels.get("instance") or "", one.node) for one in incident.series if one.node}
-    for where, node in sorted((where, str(node)) for where, node in instances):
-        instance = where.rsplit(":", 1)[0]
-        if re.fullmatch(r"\d+\.\d+\.\d+\.\d+", instance):
-            context.alias.setdefault(instance, context.alias.get(node, node))
+    for address, node in addresses_of([document.facts for document in incident.documents], incident.series, names).items():
+        context.alias.setdefault(address, context.alias.get(node, node))
 
 
 def find_job_pods(context: Context) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from itertools import pairwise
 from statistics import median
 
 from workbench.model import Event
@@ -178,6 +179,8 @@ def find_failure(context: Context) -> None:
     firsts = [shift(last["first_time"], rank) for rank, last in context.rank_last.items() if last.get("first_time")]
     begin = firsts + [event.time for event in events if event.time is not None] + [row[0] for row in context.progress[:1]]
     finish = stamps + [event.time for event in events if event.time is not None] + [row[0] for row in context.progress[-1:]]
+    # a log that was cut to its end: what timed out in it was begun that long before, by a job that ran
+    begin += [event.time - float(event.data["ran_ms"]) / 1000.0 for event in events if event.time and event.data.get("ran_ms")]
     if not begin:
         begin = [job.start - context.job_offset for job in context.incident.jobs if job.start]
     finish += [job.end - context.job_offset for job in context.incident.jobs if job.end] if not finish else []
@@ -191,6 +194,7 @@ def find_failure(context: Context) -> None:
     for life in context.lives:
         steps = [row[0] for row in context.progress if life.start <= row[0] < life.until]
         life.stop = max(steps) if steps else None
+        _loosen(events, steps)
         errors = [
             event.time
             for event in events
@@ -202,12 +206,28 @@ def find_failure(context: Context) -> None:
         ]
         late = [time for time in errors if life.stop is None or time >= life.stop - context.windows.survived]
         life.fail = min(late, default=None)
+        life.slack = min((float(event.data.get("slack") or 0.0) for event in events if event.time == life.fail), default=0.0)
         inside = [time for time in finish if life.start <= time < life.until]
         life.end = max(inside + errors + steps, default=life.start)
         if life.fail is None and (finish or errors or steps):
             life.fail = life.end
     first = context.lives[0]
     context.stop, context.fail = first.stop, first.fail
+
+
+def _loosen(events: list[Event], steps: list[float]) -> None:
+    """
+    Say how much later than the last stamped line an unstamped error at the end of a log may be: two of the job's usual steps.
+
+    A traceback that follows the line of a step came while the next one ran, which takes as long as the steps before.
+    """
+    moments = sorted(set(steps))
+    gaps = [after - before for before, after in pairwise(moments) if after - before >= 1.0]
+    if not gaps:
+        return
+    for event in events:
+        if event.data.get("time_from") == "previous" and event.time == moments[-1]:
+            event.data["slack"] = min(600.0, 2.0 * median(gaps[-20:]))
 
 
 def correct_local_time(context: Context, events: list[Event]) -> None:

@@ -15,23 +15,13 @@ from workbench.sources.elasticsearch.fields import Fields
 from workbench.sources.elasticsearch.files import Entry, Stream, file_name
 from workbench.sources.elasticsearch.pull import Row, shard_trouble
 from workbench.sources.elasticsearch.server import BadAnswer, Server
+from workbench.sources.elasticsearch.ways import Way, all_of, any_of, on_nodes, ways_of
 from workbench.sources.http_words import server_time
 
 __all__ = ["Asked", "Found", "Key", "all_of", "any_of", "entry_of", "find", "streams_of", "terms_of"]
 
 Key = tuple[str | None, ...]
 _MOST_TERMS = 20_000
-_MOST_NAMES = 60_000  # values of one terms query; a server takes 65,536
-
-
-def any_of(queries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the query of which one must match."""
-    return dict(queries[0]) if len(queries) == 1 else {"bool": {"should": list(queries), "minimum_should_match": 1}}
-
-
-def all_of(*queries: Mapping[str, Any], none: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """Return the query of which all must match, and none of `none`; nothing is scored."""
-    return {"bool": {"filter": list(queries), **({"must_not": list(none)} if none else {})}}
 
 
 @dataclass
@@ -80,17 +70,15 @@ class Asked:
 
     def kernel(self, scope: Scope, since: float) -> dict[str, Any]:
         """Return the query for the kernel lines of the job's nodes; a name with a domain and one without are the same node."""
-        names = self.fields.named["node"]
-        short = [each.partition(".")[0] for each in scope.nodes]
-        nodes = any_of([{"terms": {name: sorted({*scope.nodes, *short})[:_MOST_NAMES]}} for name in names])
+        nodes = on_nodes(self.fields, scope.nodes)
         return all_of(self.window(since, scope.until), nodes, any_of(self._kernel_line()))
 
     def any_kernel(self, scope: Scope) -> dict[str, Any]:
         """Return the query for any kernel line at all."""
         return all_of(self.window(scope.since - 86400, scope.until), any_of(self._kernel_line()))
 
-    def job(self, scope: Scope) -> dict[str, dict[str, Any]]:
-        """Return how the job's lines can be found, surest first: name of the way → query."""
+    def job(self, scope: Scope) -> dict[str, Way]:
+        """Return how the job's lines can be found, surest first: name of the way → `Way`."""
         named = self.fields.named
         none = self._kernel_line()
         common = [self.window(scope.since, scope.until)]
@@ -98,23 +86,7 @@ class Asked:
             for name in named[meaning][:1] if value is not None else ():
                 same = {"match": {name: {"query": str(value), "lenient": True}}}
                 common.append(any_of([same, {"bool": {"must_not": [{"exists": {"field": name}}]}}]))
-        ways: dict[str, dict[str, Any]] = {}
-        exact: list[dict[str, Any]] = [{"match": {name: {"query": scope.job, "lenient": True}}} for name in named["job"]]
-        if scope.pods:
-            exact += [{"terms": {name: list(scope.pods)[:_MOST_NAMES]}} for name in named["pod"]]
-        if exact:
-            ways["job"] = all_of(*common, any_of(exact), none=none)
-        if named["pod"] and scope.job:
-            ways["pod"] = all_of(*common, any_of([{"prefix": {name: f"{scope.job}-"}} for name in named["pod"]]), none=none)
-        if named["file"] and scope.job:
-            wild = re.sub(r"([\\*?])", r"\\\1", scope.job)
-            ways["file"] = all_of(
-                *common, any_of([{"wildcard": {name: {"value": f"*{wild}*"}}} for name in named["file"]]), none=none
-            )
-        if named["node"] and scope.nodes:
-            names = any_of([{"terms": {name: list(scope.nodes)[:_MOST_NAMES]}} for name in named["node"]])
-            ways["node"] = all_of(*common, names, none=none)
-        return ways
+        return ways_of(self.fields, scope, common, none)
 
     def streams(self, found: Found) -> int:
         """Return about how many streams the lines have."""
@@ -135,12 +107,15 @@ class Found:
     """
     The lines of a job: the query for them, how many there are, which fields tell its streams apart, and where they came from.
 
-    `how` is the way they were found: ``job``, ``pod``, ``file`` or ``node``.
+    `how` is the way they were found: ``job``, ``pod``, ``file``, ``name``, ``user`` or ``node``; `words` says it to a person, and `sure`
+    whether lines that are found so can be only the job's.
     """
 
     query: dict[str, Any]
     total: int
     how: str = ""
+    words: str = ""
+    sure: bool = True
     key: tuple[str, ...] = ()
     first: float = 0.0
     last: float = 0.0
@@ -174,12 +149,15 @@ def find(asked: Asked, scope: Scope) -> Found:
     none = Found(all_of(asked.window(scope.since, scope.until)), 0)
     if not ways:
         return none
+    parts = {
+        f"{name}/{at}": part for name, way in ways.items() for at, part in enumerate(way.parts.values()) if len(way.parts) > 1
+    }
     body = asked.search(
         {
             "size": 0,
             "track_total_hits": False,
             "query": asked.window(scope.since, scope.until),
-            "aggs": {"ways": {"filters": {"filters": ways}}},
+            "aggs": {"ways": {"filters": {"filters": {**{name: way.query for name, way in ways.items()}, **parts}}}},
         }
     )
     if trouble := shard_trouble(body["_shards"], bool(body.get("timed_out"))):
@@ -188,7 +166,11 @@ def find(asked: Asked, scope: Scope) -> Found:
     how = next((name for name in ways if buckets.get(name, {}).get("doc_count")), None)
     if how is None:
         return none
-    return _looked(asked, Found(ways[how], buckets[how]["doc_count"], how, trouble=none.trouble))
+    way, counts = ways[how], {name: int(bucket.get("doc_count") or 0) for name, bucket in buckets.items()}
+    told = [(words, counts.get(f"{how}/{at}", 0)) for at, words in enumerate(way.parts)]
+    told = [(words, many) for words, many in told if many]
+    words = ", ".join(f"{many:,} {words}" for words, many in told) if len(told) > 1 else told[0][0] if told else way.words
+    return _looked(asked, Found(way.query, counts[how], how, words, way.sure, trouble=none.trouble))
 
 
 def _looked(asked: Asked, found: Found) -> Found:

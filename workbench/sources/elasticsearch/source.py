@@ -102,7 +102,7 @@ class LogIndex:
             return None
         asked = Asked(self.server, self.index, fields, deadline)
         found = find(asked, scope)
-        if not found.total or found.how == "node":
+        if not found.total or not found.sure:
             return None
         seen = terms_of(asked, found, ("pod", "node", "namespace"))
         spaces = seen["namespace"]
@@ -195,7 +195,10 @@ class LogIndex:
         if abs(asked.offset) > 30:
             trouble.append(f"the server's clock is {asked.offset:+.0f} s off ours")
         detail = f"{lines:,} of {found.total:,} lines of {len(streams):,} streams ({how}) from {where}"
+        detail += f", found {found.words}" if found.words else ""
         status, hint = "ok", ""
+        if not found.sure:
+            status, hint = "partial", 'name the field that holds the job: [elasticsearch.fields] job = "…"'
         late = scope.until - max(found.last, newest)
         if trouble:
             status, detail = "partial", f"{detail}; {'; '.join(trouble)}"
@@ -209,6 +212,7 @@ class LogIndex:
             Answer(
                 "job", status, f"{detail}; {size}", hint, where,
                 names[0] if names else "", lines, time.monotonic() - began,
+                note=f"found {found.words}" if found.how not in ("job", "pod") else "",
             )
         )  # fmt: skip
         return found

@@ -72,6 +72,19 @@ class Found:
         return tuple(dict.fromkeys(str(node) for node in told if node))
 
     @property
+    def addresses(self) -> tuple[tuple[str, str], ...]:
+        """Address → node, as the pods saw it when they ran: ``status.hostIP`` is there also when the node is not any more."""
+        found: dict[tuple[str, str], None] = {}
+        for pod in self.pods:
+            node, status = (pod.get("spec") or {}).get("nodeName"), pod.get("status") or {}
+            many = status.get("hostIPs")
+            told = [one.get("ip") for one in many if isinstance(one, dict)] if isinstance(many, list) else []
+            for address in (status.get("hostIP"), *told):
+                if node and address:
+                    found[str(address), str(node)] = None
+        return tuple(found)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the pods, also of those that are gone."""
         return tuple(dict.fromkeys([_name(pod) for pod in self.pods] + list(self.gone)))

@@ -17,7 +17,7 @@ from workbench.sources.kubernetes.api import Api
 from workbench.sources.kubernetes.collect import ODD, Collection, rule
 from workbench.sources.kubernetes.doctor import Doctor
 from workbench.sources.kubernetes.errors import ApiError
-from workbench.sources.kubernetes.jobs import Finder, window_of
+from workbench.sources.kubernetes.jobs import Finder, Found, path_of, window_of
 from workbench.sources.kubernetes.logs import collect_logs
 
 __all__ = ["Kubernetes"]
@@ -101,7 +101,28 @@ class Kubernetes:
         since, until = window_of(found, scope)
         nodes = tuple(dict.fromkeys([*scope.nodes, *found.nodes]))
         pods = tuple(dict.fromkeys([*found.names, *scope.pods]))
-        return replace(scope, namespace=found.namespace, nodes=nodes, pods=pods, since=since, until=until)
+        addresses = tuple(dict.fromkeys([*scope.addresses, *found.addresses, *self._addresses(found, nodes, deadline)]))
+        return replace(scope, namespace=found.namespace, nodes=nodes, pods=pods, since=since, until=until, addresses=addresses)
+
+    def _addresses(self, found: Found, nodes: tuple[str, ...], deadline: Deadline) -> list[tuple[str, str]]:
+        """Return the addresses of the nodes that no pod tells the address of, by the nodes' own word."""
+        known = {node for _, node in found.addresses}
+        wanted = {node for node in nodes if node not in known}
+        if not wanted:
+            return []
+        path = path_of("", "v1", "nodes", None)
+        try:
+            items = self._api.list(
+                path, deadline, page=self._page, keep=lambda item: str(item["metadata"]["name"]) in wanted
+            ).items
+        except SourceError:  # a help to others, not evidence; whether nodes may be read is told where they are collected
+            return []
+        return [
+            (str(address["address"]), str(item["metadata"]["name"]))
+            for item in items
+            for address in (item.get("status") or {}).get("addresses") or ()
+            if isinstance(address, dict) and address.get("address") and address["address"] != item["metadata"]["name"]
+        ]
 
     def collect(self, scope: Scope, folder: Folder, deadline: Deadline) -> list[Answer]:
         """

@@ -14,7 +14,7 @@ from urllib.parse import quote as in_path
 
 from workbench.errors import SourceError
 from workbench.sources.contract import Deadline
-from workbench.sources.prometheus.http import Http, QueryError, each
+from workbench.sources.prometheus.http import Http, QueryError, each, too_much
 from workbench.sources.prometheus.query import (
     MOST_POINTS,
     Grid,
@@ -23,8 +23,12 @@ from workbench.sources.prometheus.query import (
     chunks,
     duration,
     join,
+    renamed,
+    shortened,
     split_matrix,
     vector,
+    warnings_of,
+    without_markers,
 )
 
 __all__ = ["FLAVOURS", "Api", "Build"]
@@ -38,6 +42,14 @@ FLAVOURS: dict[str, tuple[tuple[str, str], ...]] = {
     "victoriametrics": (("nocache", "1"), ("latency_offset", "1s")),
     "unknown": (),
 }
+# the same for lists of names
+NAMES: dict[str, tuple[tuple[str, str], ...]] = {"thanos": (("partial_response", "true"),)}
+
+# VictoriaMetrics counts the first sample of a series as a change, so that every pod that began within the window would be a suspect;
+# under these names it does as Prometheus does (MetricsQL, 2026-11)
+SAME_AS_PROMETHEUS: dict[str, dict[str, str]] = {"victoriametrics": {"changes": "changes_prometheus"}}
+# bytes of a query: -search.maxQueryLen, 16 KiB unless it was raised; the others take what a form may hold
+LONGEST: dict[str, int] = {"victoriametrics": 16_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +74,7 @@ class Api:
     def __init__(self, http: Http, flavour: str | None = None) -> None:
         self.http = http
         self._known = Build(flavour, "") if flavour else None
+        self.warnings: dict[str, None] = {}  # what the server said beside lists of names: it may know more than it told
 
     def build(self, deadline: Deadline) -> Build:
         """Return flavour and version of the server; ``unknown`` when it does not tell (managed services)."""
@@ -74,7 +87,7 @@ class Api:
                 if "mimir" in name or "cortex" in name:
                     kind = "mimir"
                 elif "X-Server-Hostname" in reply.headers or (version and not data.get("goVersion")):
-                    kind = "victoriametrics"  # for Grafana's sake it says 2.24.0 and nothing else
+                    kind, version = "victoriametrics", f"(calls itself Prometheus {version} for Grafana's sake)"
                 elif version.lstrip("v").startswith("0."):
                     kind = "thanos"
                 else:
@@ -86,15 +99,24 @@ class Api:
                 self._known = Build(told or "unknown", "not told")
         return self._known
 
+    @property
+    def flavour(self) -> str:
+        """Which kind of server it is, as far as is known: one of `FLAVOURS`."""
+        return self._known.flavour if self._known else "unknown"
+
     def _beside(self, deadline: Deadline) -> list[tuple[str, str]]:
         limit = max(int(deadline.left(120)), 1)
-        flavour = self._known.flavour if self._known else "unknown"
-        return [("timeout", f"{limit}s"), *FLAVOURS.get(flavour, ())]
+        return [("timeout", f"{limit}s"), *FLAVOURS.get(self.flavour, ())]
+
+    def _fitting(self, query: str) -> str:
+        """Return a query as long as the server takes it; what cannot be made so short is refused by the server, and told of."""
+        return shortened(query) if len(query.encode()) > LONGEST.get(self.flavour, len(query) * 4) else query
 
     def instant(
         self, query: str, at: float, deadline: Deadline, timeout: float = 30.0
     ) -> tuple[list[tuple[dict[str, str], float]], list[str]]:
-        """Return (labels, value) of each row at a moment, and the server's warnings."""
+        """Return (labels, value) of each row at a moment, and the server's warnings; functions mean what they mean in Prometheus."""
+        query = self._fitting(renamed(query, SAME_AS_PROMETHEUS.get(self.flavour, {})))
         params = [("query", query), ("time", f"{at:.0f}"), *self._beside(deadline)]  # some servers know whole seconds only
         return vector(self.http.ask("/api/v1/query", params, deadline, timeout=timeout).json(query), query)
 
@@ -104,8 +126,10 @@ class Api:
         return rows[0][1] if rows and rows[0][1] == rows[0][1] else None
 
     def _names(self, path: str, matches: Iterable[str], since: float, until: float, deadline: Deadline) -> list[str]:
-        params = [*(("match[]", match) for match in matches), ("start", f"{since:.0f}"), ("end", f"{until:.0f}")]
+        fitting = [("match[]", self._fitting(match)) for match in matches]
+        params = [*fitting, ("start", f"{since:.0f}"), ("end", f"{until:.0f}"), *NAMES.get(self.flavour, ())]
         data = self.http.ask(path, params, deadline, post=False).json(path)
+        self.warnings |= dict.fromkeys(warnings_of(data))
         return [str(name) for name in data.get("data") or ()]
 
     def labels(self, matches: Iterable[str], since: float, until: float, deadline: Deadline) -> list[str]:
@@ -119,6 +143,7 @@ class Api:
     def range(self, query: str, since: float, until: float, step: float, deadline: Deadline, timeout: float = 30.0) -> Matrix:
         """Return a query at every multiple of `step` in the window, as many range queries as it takes, four at a time."""
         plan = chunks(since, until, step)
+        query = self._fitting(query)
 
         def one(start: float, end: float) -> Matrix:
             span = [("start", f"{start:.3f}".rstrip("0").rstrip(".")), ("end", f"{end:.3f}".rstrip("0").rstrip("."))]
@@ -146,14 +171,15 @@ class Api:
         for at a step instead.
         """
         if (until - since) / max(interval, 1.0) <= MOST_POINTS:
-            query = f"{selector}[{duration(until - since + 0.001)}]"
+            query = self._fitting(f"{selector}[{duration(until - since + 0.001)}]")
             params = [("query", query), ("time", f"{until:.0f}"), *self._beside(deadline)]
             try:
-                return split_matrix(self.http.ask("/api/v1/query", params, deadline, timeout=timeout).body, query)
+                found = split_matrix(self.http.ask("/api/v1/query", params, deadline, timeout=timeout).body, query)
+                return without_markers(found) if self.flavour == "victoriametrics" else found
             except QueryError as error:
                 if error.status not in (400, 422):
                     raise
-                if "too many" in error.error or "limit" in error.error:
+                if too_much(error.error):
                     raise  # at a step the server would read as many
         step = choose_step(since, until, MOST_POINTS, interval)
         return self.range(f"last_over_time({selector}[{duration(step)}])", since, until, step, deadline, timeout)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from workbench.errors import SourceError
-from workbench.parse.prom_labels import canonical
+from workbench.parse.prom_labels import address_of, canonical
 from workbench.sources.contract import Answer, Deadline, Folder, Scope, SourceTimeout
 from workbench.sources.prometheus.api import Api
 from workbench.sources.prometheus.http import QueryError, each, shown
@@ -42,6 +42,7 @@ MOST_FIELDS = 150
 MOST_MISSING = 16  # nodes without GPU metrics of which the host's are taken all the same
 SHARE = 0.6  # of the time left that one kind of metrics may take: GPUs that hang must not cost the hosts
 EVIDENCE = 80  # score from which a field is taken of every node on which it changed
+HINT_NAMES = "give node-exporter's series a node label (relabelling), scrape node_uname_info, or let Kubernetes or Slurm be asked for addresses"
 HINT_WINDOW = "check name and window of the job: --since, --until; or name its nodes"
 
 
@@ -87,6 +88,7 @@ class Collection:
             ("the scrape state could not be found", self._up),
             ("the state of the cluster could not be found", self._kube),
             ("the age of the data could not be told", self._age),
+            ("what the server warned of could not be told", self._warned),
         ):
             began = time.monotonic()
             try:
@@ -249,11 +251,24 @@ class Collection:
             )
         elif chosen := self._chosen_of(view):
             self._take(view.names, lambda name: [any_of(view.label, chosen)], 30.0)
+            if view.label == "instance":  # whoever reads the files must know which node an address is
+                hosts = {address_of(value) or value for value in chosen}
+                self._take(["node_uname_info"], lambda name: [any_of("instance", chosen)], 30.0, must=False)
+                self._take(["kube_node_info"], lambda name: [any_of("internal_ip", hosts)], 30.0, must=False)
+            known = set(view.nodes.values())
+            lost = [node for node in self._nodes() if node not in known and not lookup(known, [node])]
+            if lost:
+                self._note(
+                    "partial",
+                    f"no host metrics of {len(lost)} of {len(self._nodes())} nodes: {_few(lost)}",
+                    HINT_NAMES if view.label == "instance" else "is node-exporter running there, and is it scraped?",
+                    families("node"),
+                )
         else:
             self._note(
                 "missing",
                 f"node-exporter metrics are there, but none of {_few(self._nodes()) or 'the job'}",
-                "give node-exporter's series a node label (relabelling), or scrape node_uname_info",
+                HINT_NAMES,
                 families("node"),
             )
         return True
@@ -293,6 +308,17 @@ class Collection:
                 f"the newest sample of the job's GPUs is {(self.scope.until - self.newest) / 60:.0f} min older than the window's end",
                 "is the exporter still scraped? see /targets of the server; was the job up for so long?",
                 self.gpus.asked,
+            )
+        return True
+
+    def _warned(self) -> bool:
+        """Tell of lists of names that may lack some: a node that is not named is not asked for."""
+        if self.api.warnings:
+            self._note(
+                "partial",
+                f"the lists of metrics and nodes may not be whole: {'; '.join(list(self.api.warnings)[:4])}",
+                "are all stores and storage nodes behind the server up? ask again when they are",
+                "label values",
             )
         return True
 

@@ -26,7 +26,17 @@ from workbench.sources.http_words import retry_after, server_time
 if TYPE_CHECKING:
     import requests
 
-__all__ = ["THREADS", "Http", "PrometheusTimeout", "PrometheusUnavailable", "QueryError", "Reply", "each", "within"]
+__all__ = [
+    "THREADS",
+    "Http",
+    "PrometheusTimeout",
+    "PrometheusUnavailable",
+    "QueryError",
+    "Reply",
+    "each",
+    "too_much",
+    "within",
+]
 
 THREADS = 4  # a server answers four at once from as many cores; more only queue there
 LONG_QUERY = 1500  # characters: beyond, proxies cut addresses, so it is sent by POST
@@ -101,11 +111,16 @@ def shown(body: bytes | str, most: int = 300) -> str:
 
 def refused(data: Mapping[str, Any], query: str, status: int) -> QueryError:
     """Return the error that a body with ``errorType`` and ``error`` stands for, with the way out where it is known."""
-    kind, text = shown(str(data.get("errorType") or "error")), shown(str(data.get("error") or data.get("message") or ""))
+    kind = shown(str(data.get("errorType") or "error"))
+    # VictoriaMetrics says again what it was asked, and why it was refused after that; its kind is the HTTP status
+    text = shown(_LONG.sub('"…"', str(data.get("error") or data.get("message") or "")))
+    kind = "bad_data" if kind == "400" else "execution" if kind == "422" else kind
     hint = ""
     if "exceeded maximum resolution" in text or "maxPointsPerTimeseries" in text:
         hint = "enlarge the step or shorten the window"
-    elif "too many samples" in text or "limit" in text:
+    elif "maxQueryLen" in text:
+        hint = "ask for fewer nodes or pods, or raise -search.maxQueryLen"
+    elif too_much(text):
         hint = "ask for fewer series or a shorter window, or raise the server's limit"
     elif kind == "timeout" or "timed out" in text:
         hint = "ask for a shorter window, or raise the server's --query.timeout"
@@ -117,6 +132,12 @@ def refused(data: Mapping[str, Any], query: str, status: int) -> QueryError:
     return QueryError(message, query=query, status=status, error_type=kind, error=text, hint=hint)
 
 
+def too_much(text: str) -> bool:
+    """Tell whether a server's words say that a question would read more than it allows: asked in another way it would be as much."""
+    return any(word in text for word in ("too many", "limit", "cannot select more than", "number of matching timeseries exceeds"))
+
+
+_LONG = re.compile(r'"(?:[^"\\]|\\.){60,}"')
 _RIGHTS = "give the source credentials that may read: token, user and password, or client certificate"
 
 

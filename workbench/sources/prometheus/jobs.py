@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from workbench.catalog import table
+from workbench.parse.addresses import agreed
 from workbench.parse.ids import short_node
 from workbench.parse.prom_labels import OTHER_NAMES, address_of, canonical
 from workbench.sources.contract import Deadline, Scope
@@ -111,6 +112,8 @@ class Gpus:
         Value of `label` → addresses (``instance``) of its exporters.
     missing : tuple of str
         Nodes of the scope of which the server has no GPU.
+    asked_for : tuple of str
+        The others, as the scope names them; without a scope as the server does.
     """
 
     names: list[str] = field(default_factory=list)
@@ -121,6 +124,7 @@ class Gpus:
     nodes: dict[str, set[str]] = field(default_factory=dict)
     gpus: int = 0
     missing: tuple[str, ...] = ()
+    asked_for: tuple[str, ...] = ()
     by: str = ""
     interval: float = 30.0
     asked: str = ""
@@ -223,6 +227,8 @@ def find_gpus(api: Api, scope: Scope, deadline: Deadline, job_label: str = "") -
         gpus.missing = scope.nodes
         return gpus
     _count(api, scope, gpus, deadline)
+    lost = set(gpus.missing)
+    gpus.asked_for = tuple(node for node in scope.nodes if node not in lost) or tuple(node for node in gpus.nodes if node)
     return gpus
 
 
@@ -258,8 +264,12 @@ def _count(api: Api, scope: Scope, gpus: Gpus, deadline: Deadline) -> None:
 
 
 def node_addresses(api: Api, scope: Scope, deadline: Deadline) -> dict[str, str]:
-    """Return address → node, from the two exporters that know both."""
-    found: dict[str, str] = {}
+    """
+    Return address → node: by the scheduler's word, else by that of the two exporters that know both.
+
+    An address that two nodes had within the window, by the word of one of them, is nobody's.
+    """
+    found = agreed(scope.addresses)
     for query, node, address in (
         (f"count by (node, internal_ip) (last_over_time(kube_node_info[{_span(scope)}]))", "node", "internal_ip"),
         (f"count by (nodename, instance) (last_over_time(node_uname_info[{_span(scope)}]))", "nodename", "instance"),
@@ -267,11 +277,11 @@ def node_addresses(api: Api, scope: Scope, deadline: Deadline) -> dict[str, str]
         rows: list[tuple[dict[str, str], float]] = []
         with suppress(QueryError):  # a help, not evidence
             rows, _ = api.instant(query, scope.until, deadline)
-        for labels, _ in rows:
-            value = labels.get(address, "")
-            host = address_of(value) if ":" in value else value
-            if host and labels.get(node):
-                found.setdefault(host, labels[node])
+        pairs = [(labels.get(address, ""), labels.get(node, "")) for labels, _ in rows]
+        hosts = [(address_of(value) or "" if ":" in value else value, name) for value, name in pairs if value and name]
+        mine = agreed(hosts)
+        found |= {host.lower(): mine.get(host.lower(), "") for host, _ in hosts if host and host.lower() not in found}
+    found = {host: name for host, name in found.items() if name}
     if scope.nodes:  # a short name in one exporter is a long one in another
         names = lookup(set(found.values()), scope.nodes)
         found = {address: names.get(node, node) for address, node in found.items()}

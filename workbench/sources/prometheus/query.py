@@ -29,9 +29,13 @@ __all__ = [
     "join",
     "literal",
     "quote",
+    "renamed",
     "selector",
+    "shortened",
     "split_matrix",
     "vector",
+    "warnings_of",
+    "without_markers",
 ]
 
 MOST_POINTS = (
@@ -81,6 +85,71 @@ def any_of(label: str, values: Iterable[str]) -> str:
     if len(known) == 1:
         return equals(label, known[0])
     return f"{label}=~{quote('|'.join(literal(value) for value in known))}"
+
+
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_SOME = re.compile(r'(?<==~)"((?:[^"\\]|\\.)*)"')
+# a character as it stands in a PromQL string that holds an expression: escaped for the expression, for the string, or itself
+_CHAR = re.compile(r"\\\\(?:\\\\|[.+*?()|\[\]{}^$])|\\u[0-9a-f]{4}|\\.|[^\\]", re.DOTALL)
+
+
+def shortened(query: str) -> str:
+    """
+    Return a query in which the alternatives of a matcher share what they have in common: a fraction of the text, the same answer.
+
+    Used where a server takes no longer text. Only expressions as `any_of` writes them are touched.
+
+    Examples
+    --------
+    >>> shortened('up{node=~"gpu-001|gpu-002|gpu-011"}')
+    'up{node=~"gpu-0(0[12]|11)"}'
+    """
+
+    def shorter(found: re.Match[str]) -> str:
+        chars = _CHAR.findall(found[1])
+        if not {*".+*?()[]{}^$"}.isdisjoint(chars):  # not only alternatives: somebody else's expression
+            return found[0]
+        tree: dict[str, Any] = {}
+        at = tree
+        for char in [*chars, "|"]:
+            if char == "|":
+                at[""] = {}
+                at = tree
+            else:
+                at = at.setdefault(char, {})
+        text = f'"{_alternatives(tree)}"'
+        return text if len(text) < len(found[0]) else found[0]
+
+    return _SOME.sub(shorter, query)
+
+
+def _alternatives(tree: dict[str, Any]) -> str:
+    """Return the expression of a tree of characters in which an empty one ends a value."""
+    text = ""
+    while len(tree) == 1:
+        ((char, tree),) = tree.items()
+        text += char
+        if not char:
+            return text
+    ways: dict[str, list[str]] = {}  # how it goes on -> the characters after which it goes on so
+    for char, below in sorted(tree.items()):
+        ways.setdefault(_alternatives(below) if char else "", []).append(char)
+    found = []
+    for rest, chars in ways.items():
+        one = chars[0] if len(chars) == 1 else f"[{''.join(chars)}]" if all(map(str.isalnum, chars)) else f"({'|'.join(chars)})"
+        found.append(one + rest)
+    return text + (found[0] if len(found) == 1 else f"({'|'.join(found)})")
+
+
+def renamed(query: str, names: Mapping[str, str]) -> str:
+    """Return a query with functions called by other names; what stands in strings is left alone."""
+    parts, at = [], 0
+    for text in (*_STRING.finditer(query), None):
+        end = text.start() if text else len(query)
+        parts.append(re.sub(r"\b([a-z_]+)(?=\()", lambda found: names.get(found[1], found[1]), query[at:end]))
+        parts.append(text[0] if text else "")
+        at = text.end() if text else end
+    return "".join(parts)
 
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -251,11 +320,19 @@ def _envelope(data: Any, matrix: Matrix, query: str) -> Any:
     inner = data.get("data")
     if not isinstance(inner, dict) or "resultType" not in inner:
         raise QueryError(f"the answer has no result: {shown(json.dumps(data), 120)}", query=query)
-    matrix.warned = bool(data.get("warnings")) or data.get("isPartial") is True
-    matrix.notes += [shown(str(note)) for key in ("warnings", "infos") for note in data.get(key) or ()]
-    if data.get("isPartial") is True:  # VictoriaMetrics in a cluster
-        matrix.notes.append("the answer is partial: some storage nodes did not answer")
+    warnings = warnings_of(data)
+    matrix.warned = bool(warnings)
+    matrix.notes += [*warnings, *(shown(str(note)) for note in data.get("infos") or ())]
     return inner
+
+
+def warnings_of(data: Mapping[str, Any]) -> list[str]:
+    """Return what a server says of an answer that is not all it should be; its infos are not of that kind."""
+    notes = data.get("warnings")
+    found = [shown(str(note)) for note in notes] if isinstance(notes, list) else [shown(str(notes))] if notes else []
+    if data.get("isPartial") is True:  # VictoriaMetrics in a cluster
+        found.append("the answer is partial: some storage nodes did not answer")
+    return found
 
 
 def _parsed(body: bytes, query: str) -> Matrix:
@@ -304,6 +381,22 @@ def join(parts: Sequence[Matrix]) -> Matrix:
             known.append(samples)
     whole.series = {labels: b",".join(known) for labels, known in pieces.items()}
     return whole
+
+
+_MARKER = re.compile(rb'\[[-+.\de]+,"NaN"\],?')
+
+
+def without_markers(matrix: Matrix) -> Matrix:
+    """
+    Return raw samples without NaN; a series that has nothing else is left out.
+
+    VictoriaMetrics drops a NaN that an exporter tells and keeps the marker that a series ended, and gives that as a NaN beside the
+    samples: one interval after the last one.
+    """
+    if any(b'"NaN"' in samples for samples in matrix.series.values()):
+        left = {labels: _MARKER.sub(b"", samples).rstrip(b",") for labels, samples in matrix.series.items()}
+        matrix.series = {labels: samples for labels, samples in left.items() if samples}
+    return matrix
 
 
 def vector(data: Mapping[str, Any], query: str = "") -> tuple[list[tuple[dict[str, str], float]], list[str]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from workbench.errors import SourceError
+from workbench.parse.nodeset import fold
 from workbench.sources.contract import Answer, Deadline, Scope
 from workbench.sources.prometheus.api import Api
 from workbench.sources.prometheus.http import QueryError, each, shown
@@ -123,6 +124,9 @@ def find_suspects(api: Api, scope: Scope, gpus: Gpus, deadline: Deadline, views:
                 shown(error.query if isinstance(error, QueryError) and error.query else group[0][2], 2000),
             )
         )
+    # a question that failed, or was answered in part, leaves nodes of which nothing is known
+    whole = not errors and not warned
+    left = f"of {len(gpus.nodes)} nodes all were asked what changed; the series of {len(found.chosen)} of them were taken"
     found.answers.append(
         Answer(
             "metrics",
@@ -134,6 +138,8 @@ def find_suspects(api: Api, scope: Scope, gpus: Gpus, deadline: Deadline, views:
             asked=shown(asked[0][1], 2000),
             rows=len(scores),
             seconds=round(time.monotonic() - began, 3),
+            note=left if whole else "",
+            nodes=fold(gpus.asked_for) if whole else "",
         )
     )
     return found

@@ -19,10 +19,11 @@ from workbench.sources.command import run
 from workbench.sources.contract import Answer, Deadline, Folder, FolderFull
 from workbench.sources.slurm.jobs import Allocation
 
-__all__ = ["HEAD", "TAIL", "collect_logs", "directives", "expanded", "log_paths", "submitted"]
+__all__ = ["DEFAULT", "HEAD", "TAIL", "collect_logs", "directives", "expanded", "log_paths", "submitted"]
 
 HEAD = 8 << 20  # bytes of a log's beginning: launch, placement, versions
 TAIL = 24 << 20  # bytes of its end: the failure
+DEFAULT = "sbatch's default; the script may have named another"
 _OPTION = re.compile(r"(?:--(output|error)(?:=(.+))?|-([oe])(.+)?)$")
 _MOST = 64  # files of one job: arrays have thousands
 _READER = """
@@ -94,7 +95,7 @@ def log_paths(row: Allocation) -> tuple[list[str], str]:
         out, err = submitted(row.submit_line)
         known = "the submit line names them" if out else ""
     if not out and row.workdir:
-        out, known = "slurm-%A_%a.out" if row.task else "slurm-%j.out", "sbatch's default; the script may have named another"
+        out, known = "slurm-%A_%a.out" if row.task else "slurm-%j.out", DEFAULT
     paths: dict[str, None] = {}
     for pattern in (out, err or out):
         path = expanded(pattern, row) if pattern else None

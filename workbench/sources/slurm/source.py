@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from workbench.errors import SourceError, SourceUnavailable
+from workbench.parse.ids import same_node
 from workbench.parse.nodeset import fold
 from workbench.sources.command import Ran, run
 from workbench.sources.contract import Answer, Deadline, Folder, FolderFull, Reach, Scope, SourceTimeout
@@ -26,7 +27,7 @@ from workbench.sources.slurm.jobs import (
     is_number,
     parts,
 )
-from workbench.sources.slurm.logs import collect_logs, directives, submitted
+from workbench.sources.slurm.logs import DEFAULT, collect_logs, directives, log_paths, submitted
 
 __all__ = ["FORMS", "Slurm"]
 
@@ -38,6 +39,8 @@ _JSON_FROM = 23
 # sacct and sacctmgr where AccountingStorageType names no slurmdbd
 _NO_ACCOUNTS = re.compile(rb"accounting storage is disabled|not running a supported accounting_storage plugin")
 _EVENT = "NodeName,TimeStart,TimeEnd,State,Reason,User"
+# NodeName=g1152 Arch=x86_64 … NodeAddr=10.0.3.7 NodeHostName=g1152 …
+_ADDRESS = re.compile(r"(?m)^NodeName=(\S+).*?\sNodeAddr=(\S+)")
 _PLACES = 30_000  # characters of a node list in one command line
 # what triage uses, and a person beside it; releases know different ones, so sacct is asked which it has
 _ACCOUNT = (
@@ -195,7 +198,29 @@ class Slurm:
         ends = [row.end for row in taken]
         # a try without an end runs or waits
         until = scope.until if None in ends else min(scope.until, max(end for end in ends if end is not None) + MARGIN)
-        return replace(scope, since=since, until=max(since, until), nodes=tuple(nodes))
+        told = [log_paths(row) for row in taken]
+        paths = [path for found, known in told if known != DEFAULT for path in found]
+        names = dict.fromkeys(
+            name for row in taken for name in (row.group, row.id, row.raw, row.name) if name and "[" not in name
+        )
+        return replace(
+            scope, since=since, until=max(since, until), nodes=tuple(nodes),
+            names=tuple(name for name in names if name != scope.job), user=taken[-1].user,
+            paths=tuple(dict.fromkeys(paths)), addresses=self._addresses(tuple(nodes), deadline),
+        )  # fmt: skip
+
+    def _addresses(self, nodes: Sequence[str], deadline: Deadline) -> tuple[tuple[str, str], ...]:
+        """Return address → node where Slurm knows a node by another: for those who know the address only."""
+        found: dict[tuple[str, str], None] = {}
+        with suppress(SourceError):  # a help to others; what slurmctld says of the nodes is collected and told of by itself
+            for place in _chunks(nodes):
+                ran = self.ask("scontrol", "show", "node", "--oneliner", place, deadline=deadline, most=5.0)
+                if not ran.ok:
+                    break
+                for name, address in _ADDRESS.findall(ran.text):
+                    if not same_node(name, address):
+                        found[address, name] = None
+        return tuple(found)
 
     # ---- collect
 

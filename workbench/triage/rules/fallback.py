@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.model import Event, Gpu, Hypothesis
+from workbench.model import Event, Gpu, Hypothesis, JobRecord
 from workbench.triage.context import JOB_SOURCES, Context
+from workbench.triage.groups import Group
 from workbench.triage.rules.outcome import Outcome
 
 __all__ = ["succeeded", "symptoms"]
@@ -11,6 +12,7 @@ __all__ = ["succeeded", "symptoms"]
 
 _PURPOSE = ("platform/preemption", "user/stopped", "user/numerics")  # what a job may well outlive and yet is the news of its log
 _STILL = ("RUNNING", "PENDING", "COMPLETING", "CONFIGURING", "SUSPENDED", "RESIZING", "CREATED", "STARTING")
+_WELL = ("COMPLETE", "SUCCEEDED", "SUCCESSCRITERIAMET")  # Slurm, and the conditions of a Job, a JobSet and Kubeflow's kinds
 _FEW = 2  # steps after an error that show the job went on: a progress bar repaints once while a process dies
 
 
@@ -60,9 +62,7 @@ def succeeded(context: Context, outcome: Outcome) -> None:
     """
     jobs = [job for job in context.incident.jobs if "." not in (job.id or "")]  # steps (17.batch) may succeed while the job fails
     ended = [job for job in jobs if job.state and not job.state.upper().startswith(_STILL)]
-    good = bool(ended) and all(
-        (job.state or "").upper().startswith(("COMPLETED", "SUCCEEDED")) and not job.exit_code for job in ended
-    )
+    good = bool(ended) and all((job.state or "").upper().startswith(_WELL) and not job.exit_code for job in ended)
     zero = [job for job in jobs if job.exit_code is not None]
     clean = bool(zero) and all(job.exit_code == 0 and not job.signal for job in zero) and (good or not ended)
     bad = any(job.exit_code or job.signal for job in jobs) or (bool(ended) and not good)
@@ -84,7 +84,7 @@ def succeeded(context: Context, outcome: Outcome) -> None:
         outcome.override = Hypothesis("none", 0.9, evidence=evidence, rule="it ended well", why=["the job ended with success"])
         return
     if (good or (clean and context.finished)) and not restarted:
-        strong = [group for group in causes if group.score >= 0.8]
+        strong = [group for group in causes if group.score >= 0.8 or _of_another(group, ended)]
         if not strong:
             outcome.override = Hypothesis(
                 "none", 0.85, evidence=evidence, rule="it ended well", why=["the job ended with success"]
@@ -105,6 +105,13 @@ def succeeded(context: Context, outcome: Outcome) -> None:
                 rule="still running",
                 why=["the job still made steps when the evidence ends and no line after them says it failed"],
             )
+
+
+def _of_another(group: Group, ended: list[JobRecord]) -> bool:
+    """Tell whether what Kubernetes says is of pods that belong to none of the jobs that ended well."""
+    pods = {str(event.data["pod"]) for event in group.events if event.data.get("pod")}
+    names = [job.name for job in ended if job.source == "kubernetes" and job.name]
+    return bool(pods and names) and not any(pod.startswith(name) for pod in pods for name in names)
 
 
 _DEATH = ("elastic-exit", "exit-", "slurm-task", "torchelastic-root-cause", "torchelastic-failure", "elastic-failure")
@@ -167,7 +174,7 @@ def symptoms(context: Context, outcome: Outcome) -> None:
         outcome.fallback.node, outcome.fallback.gpu = best.node, best.gpu
         outcome.fallback.evidence = [best]
         outcome.fallback.remediation = context.row(best).remediation or None
-    if not context.has_job and death is None:
+    if not context.has_job and death is None and not any(event.signature == "k8s-exit" for event in context.events):
         _no_job(context, outcome.fallback)
 
 

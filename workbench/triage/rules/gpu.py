@@ -9,8 +9,10 @@ from workbench.triage.context import Context, life_of, slot
 from workbench.triage.groups import Group
 from workbench.triage.rules.outcome import Outcome
 
-__all__ = ["driver_hang_tasks", "pcie_floods", "remap_without_harm", "repeated_faults", "supports", "whole_node"]
+__all__ = ["driver_hang_tasks", "pcie_floods", "remap_without_harm", "repeated_faults", "strangers", "supports", "whole_node"]
 
+# what a program does to itself: no corrected error on a link makes it
+_OF_ITSELF = ("user/gpu-oom", "user/host-oom", "user/exception", "user/config", "user/collective-mismatch")
 _FLOOD = 20  # corrected errors in the job's window that are more than weather (single ones occur on healthy machines)
 
 
@@ -111,7 +113,7 @@ def pcie_floods(context: Context, outcome: Outcome) -> None:
         if gpu is None and mates:
             gpu = next((group.gpu for group in mates if group.gpu is not None), None)
         if count >= _FLOOD or (count >= 3 and (mates or handles)):
-            outcome.add(
+            group = outcome.add(
                 context,
                 "aer-corrected",
                 "hardware/pcie",
@@ -122,6 +124,30 @@ def pcie_floods(context: Context, outcome: Outcome) -> None:
                 rank=context.rank_on(node, gpu),
                 note=f"{count} corrected errors on {port or 'one port'}",
             )
+            if not (mates or handles) and any(own.cls in _OF_ITSELF and own.score >= 0.5 for own in outcome.alive()):
+                group.lower(
+                    0.4, "nothing was lost by what was corrected, and the program's own error needs no link to explain it"
+                )
+
+
+def strangers(context: Context, outcome: Outcome) -> None:
+    """
+    A device's fault on a node that nothing of the job names explains no error of the program's own logic on another node.
+
+    A lost GPU ends its rank with a CUDA error and the others with a lost peer; it makes no dictionary miss a key.
+    """
+    own = [group for group in outcome.alive("python-", "py-") if group.cls in _OF_ITSELF and group.score >= 0.5 and group.node]
+    if not own:
+        return
+    for group in outcome.alive():
+        if (
+            group.source in ("kernel", "metrics", "smi", "bmc")
+            and group.cls.startswith(("hardware/", "driver/"))
+            and group.node is not None
+            and context.in_job(group.node) is not True
+            and all(one.node != group.node for one in own)
+        ):
+            group.lower(0.25, f"nothing of the job names {group.node}, and {own[0].node} failed of its own program")
 
 
 def _last_occasion(context: Context, events: list[Event]) -> list[Event]:

@@ -7,6 +7,7 @@ from collections import Counter
 
 from workbench.model import Event, Hypothesis
 from workbench.triage.context import Context
+from workbench.triage.groups import Group
 from workbench.triage.rules.outcome import Outcome
 
 __all__ = ["different_work", "ended_on_purpose", "fingerprints", "hangs", "missing_members", "waiting_for_a_peer"]
@@ -33,6 +34,18 @@ def ended_on_purpose(context: Context, outcome: Outcome) -> None:
                 continue
             if other.source in ("job", "launcher", "torchelastic") and other.first >= group.first - context.windows.same_instant:
                 other.lower(0.5, "it came with or after the signal that ended the job")
+    told = [group for group in ends if group.signature.startswith(("slurm-", "k8s-", "batch-", "cloud-", "kubectl-"))]
+    for other in outcome.alive("py-keyboard-interrupt"):
+        if any(_follows(other, group) for group in told):
+            other.lower(0.3, "a handler raised it when the signal came; the scheduler says why it sent one")
+
+
+def _follows(other: Group, group: Group) -> bool:
+    """Tell whether a group came with or after another: by its line in the same file, else by its time."""
+    one, mark = other.events[0], group.events[0]
+    if one.file == mark.file and one.line is not None and mark.line is not None:
+        return one.line > mark.line
+    return one.time is not None and mark.time is not None and one.time >= mark.time - 1.0
 
 
 def waiting_for_a_peer(context: Context, outcome: Outcome) -> None:

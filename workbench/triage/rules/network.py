@@ -10,7 +10,7 @@ from workbench.triage.context import Context, life_of
 from workbench.triage.groups import Group
 from workbench.triage.rules.outcome import Outcome
 
-__all__ = ["link_flaps", "odd_interface"]
+__all__ = ["link_flaps", "named_port", "odd_interface"]
 
 # igb 0000:e1:00.0 eno1: igb: eno1 NIC Link is Down | e1000e …: eth0 NIC Link is Down | tg3 0000:02:00.0 eno1: Link is down
 _MANAGEMENT = re.compile(r"\b(?:igb|igc|e1000e?|tg3|r8169|cdc_ether|usbnet|rndis_host|atlantic)\b")
@@ -79,6 +79,25 @@ def link_flaps(context: Context, outcome: Outcome) -> None:
                 events,
                 note=f"{len(by_time)} nodes lost a port within seconds of one another",
             )
+
+
+def named_port(context: Context, outcome: Outcome) -> None:
+    """
+    A port that a tool shows as down may be one that nobody uses; one that the job's own transport error names was in use.
+    """
+    down = [event for event in context.events if event.signature == "ib-port-down" and event.data.get("device")]
+    if not down:
+        return
+    for line in (event for event in context.events if event.signature.startswith(("ucx-", "nccl-ib"))):
+        for event in down:
+            name = str(event.data["device"])
+            same = event.node is None or line.node is None or event.node == line.node
+            if same and re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", line.text):
+                note = f"{name} is down, and it is the port that the job's transport names"
+                outcome.add(
+                    context, "ib-port-down", "hardware/network-link", 0.75, [event], node=line.node, rank=line.rank, note=note
+                )
+                return
 
 
 def odd_interface(context: Context, outcome: Outcome) -> None:

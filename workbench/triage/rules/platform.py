@@ -49,25 +49,43 @@ _PLACING = ("k8s-failed-scheduling", "k8s-gang-waiting")
 _STARTING = ("k8s-mount", "k8s-image", "k8s-sandbox", "k8s-gpu-injection", "k8s-allocate-failed")
 
 
+def _moment(event: Event) -> float | None:
+    """Return when an event was seen last: as a time, or as minus its age where the source tells only that."""
+    if event.time is not None:
+        return event.last or event.time
+    age = event.data.get("age")
+    return -float(age) if age is not None else None
+
+
 def started_after(context: Context, outcome: Outcome) -> None:
-    """A pod that found its node, or whose container started, afterwards had only to wait: nothing of that ended the job."""
-    placed: dict[str, float] = {}
-    started: dict[str, float] = {}
+    """
+    A pod that found its node, or whose container started, afterwards had only to wait: nothing of that ended the job.
+
+    kubectl prints how long ago instead of when, which orders the events of one output as well.
+    """
+    placed: dict[tuple[str, str], float] = {}
+    started: dict[tuple[str, str], float] = {}
     for event in context.events:
-        if event.signature == "k8s-started" and event.time is not None and event.data.get("pod"):
-            pod, last = str(event.data["pod"]), event.last or event.time
-            placed[pod] = max(last, placed.get(pod, last))
-            if event.data.get("reason") == "Started":
-                started[pod] = max(last, started.get(pod, last))
+        if event.signature != "k8s-started" or not event.data.get("pod") or (moment := _moment(event)) is None:
+            continue
+        pod = str(event.data["pod"]), "" if event.time is not None else event.file
+        placed[pod] = max(moment, placed.get(pod, moment))
+        if event.data.get("reason") == "Started":
+            started[pod] = max(moment, started.get(pod, moment))
     for group in outcome.alive(*_PLACING, *_STARTING):
         after = placed if group.signature.startswith(_PLACING) else started
         over = [
             event
             for event in group.events
-            if event.time is not None and after.get(str(event.data.get("pod")), float("-inf")) > (event.last or event.time)
+            if (moment := _moment(event)) is not None
+            and after.get((str(event.data.get("pod")), "" if event.time is not None else event.file), float("-inf")) > moment
         ]
         if len(over) == len(group.events):
             group.dismiss("the pod started afterwards")
+
+
+# RuntimeError: DataLoader worker (pid 9188) is killed by signal: Killed.
+_LOADER = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d+)")
 
 
 def memory_kills(context: Context, outcome: Outcome) -> None:
@@ -83,6 +101,11 @@ def memory_kills(context: Context, outcome: Outcome) -> None:
             and (event.code in (-9, 137, 9) or event.signature in ("exit-sigkill", "slurm-task-killed", "k8s-oom-killed"))
         )
     ]
+    loaders = {
+        int(found[1]): event
+        for event in context.events
+        if event.signature == "dataloader-worker-killed" and (found := _LOADER.search(event.text))
+    }
     job_known = bool(context.rank_node or context.job_pods or context.rank_last)
     for group in outcome.alive("oom-kill"):
         if not job_known:
@@ -99,6 +122,9 @@ def memory_kills(context: Context, outcome: Outcome) -> None:
             elif pid is not None and any(other.pid == pid for other in killed_ranks):
                 mine.append(f"pid {pid} is one that the launcher reports killed")
                 group.rank = next((other.rank for other in killed_ranks if other.pid == pid), group.rank)
+            elif pid in loaders:
+                mine.append(f"pid {pid} is the loader that the job misses")
+                group.rank = loaders[int(pid)].rank if group.rank is None else group.rank
             elif any(pod in where for pod in context.job_pods if pod):
                 mine.append("its pod is the job's")
             elif any(

@@ -6,33 +6,27 @@ What it may do is the manifest ``rbac-remediation.yaml``. Everything it changes 
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from workbench.errors import SourceError
-from workbench.parse.kubernetes_reasons import epoch
 from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.expects import misfit
 from workbench.remediation.executors.kubernetes import leave, machine, restrict
-from workbench.remediation.executors.kubernetes.calls import CLAIMS, Calls, Conflict
-from workbench.remediation.executors.kubernetes.marks import labels_of
+from workbench.remediation.executors.kubernetes.calls import Calls, Conflict
 from workbench.remediation.executors.kubernetes.nodes import node_state
-from workbench.remediation.executors.kubernetes.pods import Budgets, finished, gpus_of, of_jobs, selector_of, work_of
-from workbench.remediation.model import Action, FleetState, NodeState, Step, Work
-from workbench.sources.kubernetes.api import Api, Listing
-from workbench.sources.kubernetes.errors import place
+from workbench.remediation.executors.kubernetes.pods import Budgets
+from workbench.remediation.executors.kubernetes.reading import Reader
+from workbench.remediation.model import Action, FleetState, NodeState, Step
+from workbench.sources.kubernetes.api import Api
 
 __all__ = ["Kubernetes"]
 
 _TRIES = 8  # of a conditional change that others' changes get in the way of: a node that changes faster than this is in no state to judge
 _SAY = 3.0  # seconds that telling of an action in an event may take: the action is done without it
-_RUNNING = "status.phase!=Succeeded,status.phase!=Failed"
 _REASONS = {
     "cordon": "WorkbenchCordoned",
     "drain": "WorkbenchDraining",
@@ -44,7 +38,6 @@ _REASONS = {
     "restart-task": "WorkbenchRestartsTask",
     "replace": "WorkbenchReplaces",
 }
-_BOOT = re.compile(r"boot id: (\S+)")
 
 
 class Kubernetes:
@@ -77,150 +70,18 @@ class Kubernetes:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.calls = Calls(Api(str(kubeconfig) if kubeconfig else None, context, clock), page)
+        self._reader = Reader(self.calls, clock)
         self._events, self._clock = events, clock
 
     # ---- reading
 
     def fleet(self, deadline: Deadline) -> FleetState:
-        """
-        Return all nodes and their work; what could not be seen makes it incomplete, and `problems` say what that is.
-
-        Raises
-        ------
-        ExecutorError
-            Not one node could be seen.
-        """
-        rows: list[tuple[str, dict[str, Any]]] = []
-
-        def keep(pod: dict[str, Any]) -> bool:
-            node = (pod.get("spec") or {}).get("nodeName")
-            if node and not finished(pod):
-                rows.append((str(node), _slim(pod)))
-            return False
-
-        ask = self.calls.list
-        parts: list[Callable[[], Listing]] = [
-            lambda: ask("/api/v1/nodes", ("list", "", "nodes"), deadline),
-            lambda: ask("/api/v1/pods", ("list", "", "pods"), deadline, keep, fieldSelector=f"spec.nodeName!=,{_RUNNING}"),
-            lambda: self._budgets(deadline),
-            lambda: self._claims(deadline),
-            lambda: self._boots(deadline),
-        ]
-        self._open(deadline)
-        with ThreadPoolExecutor(len(parts), thread_name_prefix="kubernetes") as pool:
-            nodes, *others = [done.result() for done in [pool.submit(_tried, part) for part in parts]]
-        if isinstance(nodes, ExecutorError):
-            raise nodes
-        problems = [
-            str(one) if isinstance(one, ExecutorError) else f"not all came: {one.error}" for one in others[:2] if _lacks(one)
-        ]
-        if nodes.error is not None:
-            problems.append(f"not all nodes came: {nodes.error}")
-        whole = not problems
-        problems += [
-            str(one) if isinstance(one, ExecutorError) else f"not all came: {one.error}" for one in others[2:] if _lacks(one)
-        ]
-        budgets, claims, boots = (_items(one) for one in others[1:])
-        covering = Budgets(budgets)
-        work = of_jobs((node, work_of(pod, covering)) for node, pod in rows)
-        booted = _booted(boots)
-        by_node = {str((one.get("status") or {}).get("nodeName")): str(one["metadata"].get("name")) for one in claims}
-        states = {}
-        for node in nodes.items:
-            name = str(node["metadata"].get("name"))
-            claim = machine.claim_of(node) or by_node.get(name, "")
-            boot = str(((node.get("status") or {}).get("nodeInfo") or {}).get("bootID") or "")
-            states[name] = node_state(node, work.get(name, ()), claim=claim, booted=booted.get((name, boot)))
-        return FleetState(self._clock(), states, place(self.calls.api.host), whole, tuple(problems))
+        """Return all nodes and their work; see `Reader.fleet`."""
+        return self._reader.fleet(deadline)
 
     def node(self, name: str, deadline: Deadline) -> NodeState | None:
-        """
-        Return one node as it is now; None when there is none of that name.
-
-        Raises
-        ------
-        ExecutorError
-            It, its pods or their budgets cannot be seen.
-        """
-        node = self.calls.node(name, deadline)
-        if node is None:
-            return None
-        boots = _tried(lambda: self._boots(deadline, name))
-        boot = str(((node.get("status") or {}).get("nodeInfo") or {}).get("bootID") or "")
-        return node_state(
-            node, self._work(name, deadline), claim=self._claim(node, deadline), booted=_booted(_items(boots)).get((name, boot))
-        )
-
-    def _open(self, deadline: Deadline) -> None:
-        try:
-            self.calls.api.open(deadline)
-        except SourceError as error:
-            raise ExecutorError(str(error), hint=error.hint, sent=False) from error
-
-    def _budgets(self, deadline: Deadline) -> Listing:
-        return self.calls.list("/apis/policy/v1/poddisruptionbudgets", ("list", "policy", "poddisruptionbudgets"), deadline)
-
-    def _claims(self, deadline: Deadline, keep: Callable[[dict[str, Any]], bool] | None = None) -> Listing:
-        try:
-            return self.calls.list(CLAIMS, ("list", "karpenter.sh", "nodeclaims"), deadline, keep)
-        except ExecutorError as error:
-            if getattr(error.__cause__, "kind", "") == "absent":
-                return Listing()  # no Karpenter here
-            raise
-
-    def _boots(self, deadline: Deadline, name: str = "") -> Listing:
-        """Return the events by which kubelets tell of a boot; the API server keeps them for an hour."""
-        selector = "reason=Rebooted,involvedObject.kind=Node" + (f",involvedObject.name={name}" if name else "")
-        return self.calls.list("/api/v1/namespaces/default/events", ("list", "", "events"), deadline, fieldSelector=selector)
-
-    def _claim(self, node: Mapping[str, Any], deadline: Deadline) -> str:
-        name = machine.claim_of(node)
-        if name or "karpenter.sh/nodepool" not in labels_of(node):
-            return name
-        found = self._claims(deadline, keep=lambda claim: machine.fits(claim, node))
-        return str(found.items[0]["metadata"].get("name")) if found.items else ""
-
-    def _pods(self, name: str, deadline: Deadline) -> list[dict[str, Any]]:
-        found = self.calls.list("/api/v1/pods", ("list", "", "pods"), deadline, fieldSelector=f"spec.nodeName={name},{_RUNNING}")
-        if found.error is not None:
-            raise ExecutorError(f"not all pods of {name} could be seen: {found.error}", sent=False)
-        return found.items
-
-    def _work(self, name: str, deadline: Deadline) -> tuple[Work, ...]:
-        pods = self._pods(name, deadline)
-        totals: dict[tuple[str, str], int] = {}
-        if not pods:
-            return ()
-        budgets = self._budgets(deadline)
-        if budgets.error is not None:
-            raise ExecutorError(f"not all disruption budgets could be seen: {budgets.error}", sent=False)
-        covering = Budgets(budgets.items)
-        work = []
-        for pod in pods:
-            one = work_of(pod, covering)
-            selector = selector_of(pod) if one.gang and one.gpus else ""
-            key = (str(pod["metadata"].get("namespace")), selector)
-            if selector and key not in totals:
-                totals[key] = self._gpus(*key, deadline)
-            work.append(replace(one, job_gpus=totals.get(key, 0)))
-        alone = {one.id: one for one in of_jobs((name, one) for one in work).get(name, ())}
-        return tuple(
-            replace(alone[one.id], job_gpus=one.job_gpus or alone[one.id].job_gpus)
-            for one in sorted(work, key=lambda one: one.id)
-        )
-
-    def _gpus(self, space: str, selector: str, deadline: Deadline) -> int:
-        """Return the GPUs of a whole job."""
-        total = 0
-
-        def keep(pod: dict[str, Any]) -> bool:
-            nonlocal total
-            total += gpus_of(pod) if (pod.get("spec") or {}).get("nodeName") and not finished(pod) else 0
-            return False
-
-        path = f"/api/v1/namespaces/{quote(space, safe='')}/pods"
-        self.calls.list(path, ("list", "", "pods"), deadline, keep, labelSelector=selector, fieldSelector=_RUNNING)
-        return total
+        """Return one node as it is now, or None; see `Reader.node`."""
+        return self._reader.node(name, deadline)
 
     # ---- acting
 
@@ -278,14 +139,14 @@ class Kubernetes:
             if why := self._misfit(action, node, deadline, work=True):
                 return Step("changed", why)
             assert node is not None
-            pods = leave.meant(action, node_state(node, self._work(action.node, deadline)))
+            pods = leave.meant(action, node_state(node, self._reader.work(action.node, deadline)))
             if not pods:
                 return Step("done", "nothing runs there that could be lost", {"pods": {}})
             self.calls.patch_node(action.node, leave.noted(action, node, pods, self._clock()), deadline, dry=dry)
             self._said(action, Step("pending"), deadline, dry=dry)
-        step = leave.ask(self.calls, pods, self._pods(action.node, deadline), deadline, dry=dry)
+        step = leave.ask(self.calls, pods, self._reader.pods(action.node, deadline), deadline, dry=dry)
         if step.status == "done":  # nobody was left to be asked: are they gone, or do they end?
-            step = leave.left(pods, self._pods(action.node, deadline), Budgets(()), self._clock())
+            step = leave.left(pods, self._reader.pods(action.node, deadline), Budgets(()), self._clock())
         return replace(step, before={"pods": pods})
 
     def _replace(self, action: Action, node: dict[str, Any] | None, deadline: Deadline, *, dry: bool) -> Step:
@@ -307,15 +168,18 @@ class Kubernetes:
     def _misfit(self, action: Action, node: Mapping[str, Any] | None, deadline: Deadline, *, work: bool = False) -> str:
         if node is None:
             return misfit(action.expects, None)
-        runs = self._work(action.node, deadline) if work or "work" in action.expects else ()
-        claim = self._claim(node, deadline) if "claim" in action.expects else ""
-        return misfit(action.expects, node_state(node, runs, claim=claim))
+        expects = dict(action.expects)
+        if action.verb == "uncordon" and action.args.get("op"):
+            expects["op"] = action.args["op"]  # whose restriction is lifted: one that came since stays
+        runs = self._reader.work(action.node, deadline) if work or "work" in action.expects else ()
+        claim = self._reader.claim(node, deadline) if "claim" in action.expects else ""
+        return misfit(expects, node_state(node, runs, claim=claim))
 
     def _drained(self, action: Action, step: Step, deadline: Deadline) -> Step:
         """Return a drain as pending while something runs that would be lost."""
         if action.verb != "drain" or step.status != "done":
             return step
-        runs = [one.id for one in self._work(action.node, deadline) if not one.ignored]
+        runs = [one.id for one in self._reader.work(action.node, deadline) if not one.ignored]
         if not runs:
             return step
         return replace(step, status="pending", detail=f"{len(runs)} pods still run: {', '.join(runs[:3])}", again=30.0)
@@ -333,8 +197,8 @@ class Kubernetes:
             return Step("changed", "the node is gone" if node is None else "another machine has its name")
         if action.verb == "evict":
             pods = leave.marked(action, node)
-            budgets = Budgets(self._budgets(deadline).items) if pods else Budgets(())
-            return leave.left(pods, self._pods(action.node, deadline) if pods else [], budgets, self._clock())
+            budgets = Budgets(self._reader.budgets(deadline).items) if pods else Budgets(())
+            return leave.left(pods, self._reader.pods(action.node, deadline) if pods else [], budgets, self._clock())
         if action.verb == "uncordon":
             return restrict.is_lifted(action, node)
         return self._drained(action, restrict.seen(action, node), deadline)
@@ -375,41 +239,3 @@ class Kubernetes:
         except (ExecutorError, SourceError) as error:
             return replace(step, detail=f"{step.detail}{'; ' if step.detail else ''}no event tells of it: {error}")
         return step
-
-
-def _tried(part: Callable[[], Listing]) -> Listing | ExecutorError:
-    try:
-        return part()
-    except ExecutorError as error:
-        return error
-
-
-def _lacks(one: Listing | ExecutorError) -> bool:
-    return isinstance(one, ExecutorError) or one.error is not None
-
-
-def _items(one: Listing | ExecutorError) -> list[dict[str, Any]]:
-    return [] if isinstance(one, ExecutorError) else one.items
-
-
-def _booted(events: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
-    """Return when nodes came up, by name and boot id, as kubelets said."""
-    found: dict[tuple[str, str], float] = {}
-    for event in events:
-        said = _BOOT.search(str(event.get("message") or ""))
-        when = epoch(event.get("firstTimestamp") or event.get("eventTime"))
-        if said and when is not None:
-            found[str((event.get("involvedObject") or {}).get("name")), said[1].rstrip(".")] = when
-    return found
-
-
-def _slim(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a pod work is made of: the rest of a large cluster's pods need not be held in memory."""
-    spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    meta = {key: one for key, one in (pod.get("metadata") or {}).items() if key != "managedFields"}
-    containers = [{"resources": one.get("resources")} for one in spec.get("containers") or []]
-    return {
-        "metadata": meta,
-        "spec": {"containers": containers, "terminationGracePeriodSeconds": spec.get("terminationGracePeriodSeconds")},
-        "status": {"phase": status.get("phase"), "startTime": status.get("startTime")},
-    }

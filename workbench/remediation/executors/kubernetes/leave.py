@@ -27,7 +27,7 @@ _LATE = 30.0  # seconds after its grace from which a pod that still ends is told
 def meant(action: Action, state: NodeState) -> dict[str, str]:
     """Return the pods that an eviction is for: id → uid."""
     allowed = action.expects.get("work")
-    return {one.id: one.uid for one in state.busy() if allowed is None or one.id in allowed}
+    return {one.id: one.uid for one in state.busy() if allowed is None or one.uid in allowed or one.id in allowed}
 
 
 def noted(action: Action, node: Mapping[str, Any], pods: Mapping[str, str], now: float) -> dict[str, Any]:
@@ -110,10 +110,10 @@ def _id(pod: Mapping[str, Any]) -> str:
 
 def restart(action: Action, calls: Calls, deadline: Deadline, *, dry: bool) -> Step:
     """Ask one pod to leave, so that its controller makes another."""
-    uid = str(action.args.get("uid") or "")
     pod = calls.pod(action.target, deadline)
-    if pod is None or str(pod["metadata"].get("uid")) != uid or finished(pod):
+    if pod is None or not _is_it(action, pod) or finished(pod):
         return Step("done", "the pod is gone")
+    uid = str(pod["metadata"]["uid"])
     if str((pod.get("spec") or {}).get("nodeName")) != action.node:
         return Step("changed", f"{action.target} runs on {(pod.get('spec') or {}).get('nodeName') or 'no node'}")
     if not any(one.get("controller") for one in pod["metadata"].get("ownerReferences") or []):
@@ -131,7 +131,7 @@ def restart(action: Action, calls: Calls, deadline: Deadline, *, dry: bool) -> S
 def restarted(action: Action, calls: Calls, now: float, deadline: Deadline) -> Step:
     """Return how far the restart of a task is: that its pod is gone; the next one is its controller's."""
     pod = calls.pod(action.target, deadline)
-    if pod is None or str(pod["metadata"].get("uid")) != str(action.args.get("uid")) or finished(pod):
+    if pod is None or not _is_it(action, pod) or finished(pod):
         return Step("done", "the pod is gone")
     if pod["metadata"].get("deletionTimestamp"):
         return Step("pending", _ending([pod], now))
@@ -139,10 +139,18 @@ def restarted(action: Action, calls: Calls, now: float, deadline: Deadline) -> S
 
 
 def checked(action: Action) -> None:
-    """Raise `ExecutorError` when an action does not say which pod it means."""
-    if not action.args.get("uid") or "/" not in action.target:
+    """Raise `ExecutorError` when an action does not say which pod it means: by ``args.uid``, or by uids in ``expects.work``."""
+    work = action.expects.get("work") or ()
+    if "/" not in action.target or action.target in work or not (action.args.get("uid") or work):
         raise ExecutorError(
-            "restart-task needs the pod as its target (namespace/name) and its uid as args.uid: without it another pod of the same "
-            "name could be meant",
+            "restart-task needs the pod as its target (namespace/name) and its uid as args.uid or among expects.work: without it "
+            "another pod of the same name could be meant",
             sent=False,
         )
+
+
+def _is_it(action: Action, pod: Mapping[str, Any]) -> bool:
+    """Tell whether a pod of the target's name is the very one that is meant, and not its successor."""
+    uid = str((pod.get("metadata") or {}).get("uid"))
+    wanted = action.args.get("uid")
+    return uid == wanted if wanted else uid in (action.expects.get("work") or ())

@@ -177,4 +177,8 @@ def _first(facts: Mapping[str, list[str]], fact: str) -> str:
 def _marks(node: Mapping[str, Any]) -> dict[str, str]:
     """Return what of ours is on a node, but for what ``workbench check`` shows there."""
     found = {**annotations_of(node), **labels_of(node), **taints_of(node)}
-    return {key: value for key, value in found.items() if key.startswith((PREFIX, EXCLUDES)) and key not in (FIT, FIT_BY)}
+    return {
+        key: value
+        for key, value in found.items()
+        if key.startswith((PREFIX, EXCLUDES)) and key not in (FIT, FIT_BY, CHECKED_BOOT)
+    }
