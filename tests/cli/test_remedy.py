@@ -38,7 +38,7 @@ def run(
 ) -> Iterator[Run]:
     """Return what runs a command and gives its exit code and what it said."""
     verbs = frozenset({"cordon", "drain", "evict", "reset-gpu", "reboot", "validate", "uncordon"})
-    monkeypatch.setattr(workbench.cli.remedy, "_scheduler", lambda config: FleetExecutor(fleet, verbs=verbs))
+    monkeypatch.setattr(workbench.cli.remedy, "_scheduler", lambda *_: FleetExecutor(fleet, verbs=verbs))
     monkeypatch.setattr(workbench.cli.remedy, "_keeper", lambda config: lambda action, path, deadline: kept(path))
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     pace = {"clock": fleet.clock, "steady": fleet.steady, "sleep": fleet.sleep}

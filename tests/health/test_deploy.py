@@ -199,7 +199,7 @@ def test_the_timer_drains_with_the_finding_as_its_reason_once(hooks: Path) -> No
     assert not (hooks / "bin/scontrol.asked").exists()
     call(hooks, "drain", 0)
     assert (hooks / "bin/scontrol.asked").read_text() == (
-        "scontrol update nodename=gpu-7 state=drain reason=gpu-workbench: gpu-7 NOT FIT: GPU 3 is lost\n"
+        "scontrol update nodename=gpu-7 state=drain reason=workbench check: gpu-7 NOT FIT: GPU 3 is lost\n"
     )
 
 

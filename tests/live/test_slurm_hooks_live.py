@@ -82,7 +82,7 @@ def test_the_health_program_leaves_its_reason_and_the_timer_drains_with_it(site:
     assert state(run) == "idle"  # Slurm makes nothing of what a health program finds
     run(str(work / "hooks/drain"), SLURMD_NODENAME=NODE)
     assert state(run) == "drained"
-    assert "gpu-workbench: gpu-node-001 NOT FIT" in run("scontrol", "show", "node", NODE)
+    assert "workbench check: gpu-node-001 NOT FIT" in run("scontrol", "show", "node", NODE)
 
 
 def test_a_prolog_on_an_unfit_node_drains_it_and_keeps_the_job(site: tuple[Path, Run]) -> None:

@@ -22,6 +22,7 @@ zone = "Europe/Berlin"
 windows = ["Sat 02:00-06:00", "Mon-Thu 22:30-04:00"]
 freezes = ["Fri 12:00-24:00"]
 never = ["login-*"]
+adopt = ["workbench check"]
 stop_file = "/run/stop"
 [limits]
 out_count = 3
@@ -48,6 +49,7 @@ def test_a_whole_policy_is_read(tmp_path: Path) -> None:
 
     assert (found.limits.out_count, found.limits.fresh, found.limits.keep) == (3, 7200.0, 1)
     assert [one.up_to for one in found.auto] == ["cordon", "reboot-node"]
+    assert found.adopt == ("workbench check",)
     assert found.untouchable("login-1")
     assert not found.untouchable("gpu-1")
     assert found.origin.endswith("policy.toml")

@@ -140,7 +140,7 @@ def _executors(config: Config, policy: Policy) -> tuple[Executor, Executor]:
     from workbench.remediation.executors.ticket import Tickets
     from workbench.report.plan import ticket
 
-    scheduler, folder = _scheduler(config), Path(config["remediation.folder"])
+    scheduler, folder = _scheduler(config, policy), Path(config["remediation.folder"])
     commands = Commands(policy.commands, folder / "commands", node=scheduler.node)
     webhook = policy.webhook
     if policy.webhook_file:
@@ -153,7 +153,7 @@ def _executors(config: Config, policy: Policy) -> tuple[Executor, Executor]:
     return Combined(scheduler, *others, prefer=(commands,) if policy.commands_first else ()), scheduler
 
 
-def _scheduler(config: Config) -> Executor:
+def _scheduler(config: Config, policy: Policy) -> Executor:
     from workbench.sources.site import sources_of
 
     which = config["remediation.scheduler"]
@@ -165,7 +165,7 @@ def _scheduler(config: Config) -> Executor:
     if which == "slurm" or (which == "auto" and "slurm" in names):
         from workbench.remediation.executors.slurm import Slurm
 
-        return Slurm(tuple(config["slurm.prefix"]))
+        return Slurm(tuple(config["slurm.prefix"]), adopt=policy.adopt)
     raise ConfigError(
         "there is neither Kubernetes nor Slurm to act on",
         hint="give a kubeconfig, or slurm.prefix; workbench doctor tells what is reached",

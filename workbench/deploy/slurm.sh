@@ -21,7 +21,8 @@
 #
 # No Slurm command is run inside of prolog, epilog or health program: 2,000 nodes that call scontrol in the same moment are an outage. Who
 # wants a node drained while no job starts, with the finding as its reason, lets a timer of the system call `workbench-drain` (cron:
-# "*/5 * * * * root sleep $((RANDOM % 60)); /etc/slurm/workbench-drain"). It undrains nothing: that is for whoever mended the node.
+# "*/5 * * * * root sleep $((RANDOM % 60)); /etc/slurm/workbench-drain"). It undrains nothing: that is for whoever mended the node, or for
+# `workbench loop` with adopt = ["workbench check"] in its policy.
 
 # slurmd gives a health program no PATH
 PATH=${WORKBENCH_PATH:+$WORKBENCH_PATH:}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -72,7 +73,7 @@ case $hook in
     case $(sinfo -h -N -n "$node" -o %T | head -n 1) in
       *drain* | *down* | *fail*) exit 0 ;; # somebody's reason stands there already
     esac
-    exec scontrol update nodename="$node" state=drain reason="gpu-workbench: $(head -c 200 "$out/unfit" | tr -d '"')"
+    exec scontrol update nodename="$node" state=drain reason="workbench check: $(head -c 200 "$out/unfit" | tr -d '"')"
     ;;
   *)
     echo "call it workbench-health, workbench-prolog, workbench-epilog or workbench-drain, not $0" >&2

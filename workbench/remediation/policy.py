@@ -20,6 +20,7 @@ from workbench.remediation.words import RUNGS
 __all__ = ["Auto", "Limits", "Policy", "Window", "load_policy"]
 
 SCHEMA = "workbench.policy/1"
+ADOPTABLE = ("workbench check",)  # restrictions of programs of ours, of which no plan knows
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
@@ -182,6 +183,9 @@ class Policy:
         When nothing but recovery is done.
     never : tuple of str
         Names of nodes, ending in ``*`` for all that begin so, that are never touched.
+    adopt : tuple of str
+        Owners whose restriction of a node may be taken over: ``workbench check`` is what the shipped drain timer of Slurm writes. All others
+        are never touched.
     stop_file : str
         While it exists, nothing is done: asked before each step.
     commands : mapping of str to Command
@@ -201,6 +205,7 @@ class Policy:
     windows: tuple[Window, ...] = ()
     freezes: tuple[Window, ...] = ()
     never: tuple[str, ...] = ()
+    adopt: tuple[str, ...] = ()
     stop_file: str = "/etc/workbench/stop"
     commands: Mapping[str, Command] = field(default_factory=dict)
     commands_first: bool = False
@@ -245,6 +250,7 @@ def load_policy(path: str | Path | None) -> Policy:
         "freezes",
         "zone",
         "never",
+        "adopt",
         "stop_file",
         "commands",
         "commands_first",
@@ -271,6 +277,7 @@ def load_policy(path: str | Path | None) -> Policy:
         windows=_windows(table.get("windows", []), zone, f"{path}: windows"),
         freezes=_windows(table.get("freezes", []), zone, f"{path}: freezes"),
         never=_words(table.get("never", []), f"{path}: never"),
+        adopt=_adopted(table.get("adopt", []), f"{path}: adopt"),
         stop_file=_text(table, "stop_file", str(path)) or Policy().stop_file,
         commands=commands_of(table.get("commands", {}), str(path)),
         commands_first=bool(table.get("commands_first", False)),
@@ -279,6 +286,14 @@ def load_policy(path: str | Path | None) -> Policy:
         webhook_file=_text(tickets, "webhook_file", f"{path}: [tickets]"),
         origin=str(path),
     )
+
+
+def _adopted(value: Any, where: str) -> tuple[str, ...]:
+    words = _words(value, where)
+    if strange := sorted(set(words) - set(ADOPTABLE)):
+        # a person's drain is a person's: nothing here takes one over
+        raise ConfigError(f"{where}: {strange[0]!r} is none of {', '.join(ADOPTABLE)}")
+    return words
 
 
 def _text(table: Mapping[str, Any], key: str, where: str) -> str:

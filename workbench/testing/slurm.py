@@ -1,4 +1,4 @@
-"""Turn what an incident folder has of Slurm into commands in a folder: sacct, scontrol, sinfo, sacctmgr and sdiag for a PATH."""
+"""Turn what an incident folder has of Slurm into commands in a folder: sacct, scontrol, squeue, sinfo, sacctmgr and sdiag for a PATH."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from workbench.testing.evidence import Evidence
+from workbench.testing.slurm_control import node_record
 
 __all__ = ["COMMANDS", "Slurm"]
 
-COMMANDS = ("sacct", "scontrol", "sinfo", "sacctmgr", "sdiag")
+COMMANDS = ("sacct", "scontrol", "squeue", "sinfo", "sacctmgr", "sdiag")
 # what people paste of `scontrol show job` and sacct has under another name
 _FROM_RECORD = {"WorkDir": "WorkDir", "Account": "Account", "QOS": "QOS", "Priority": "Priority", "Reservation": "Reservation"}
 
@@ -25,21 +26,31 @@ class Slurm:
 
     Parameters
     ----------
-    source : path or Evidence
+    source : path or Evidence, optional
         An incident folder with sacct's table, and, where it has them, ``scontrol show job``, ``scontrol show node`` and sinfo's table.
+    nodes : iterable of str, optional
+        Names of nodes that idle, beside those of the folder.
 
     Attributes
     ----------
     state : dict
         What the commands answer from: ``accounts`` (rows of sacct), ``jobs`` and ``nodes`` (records of scontrol), ``states`` (rows of
         sinfo), ``accounting`` (whether there is a slurmdbd), ``up`` (whether slurmctld answers) and ``memory`` (whether it still knows
-        ended jobs).
+        ended jobs), ``queue`` (jobs that hold nodes: id, user, state, start, nodes, gres, used, name), ``user`` (who asks).
     """
 
-    def __init__(self, source: str | Path | Evidence) -> None:
-        evidence = Evidence.of(source)
+    def __init__(self, source: str | Path | Evidence | None = None, nodes: Iterable[str] = ()) -> None:
+        if source is None:
+            self.state: dict[str, Any] = {"accounts": [], "jobs": {}, "nodes": {}, "accounting": True, "up": True, "memory": True}
+        else:
+            self.state = self._of(Evidence.of(source))
+        self.state["nodes"] |= {name: node_record(name) for name in nodes}
+        self.state.setdefault("states", [_state(name, record) for name, record in self.state["nodes"].items()])
+
+    @staticmethod
+    def _of(evidence: Evidence) -> dict[str, Any]:
         records = {found[1]: record for record in evidence.slurm_jobs if (found := re.match(r"JobId=(\d+)", record))}
-        self.state: dict[str, Any] = {
+        return {
             "accounts": [_whole(row, records) for row in evidence.accounts],
             "jobs": records,
             "nodes": evidence.slurm_nodes,

@@ -1,23 +1,27 @@
 """
 Turn the command line of one of Slurm's commands into its output, from a file with what a cluster remembers.
 
-Run by the scripts of `workbench.testing.Slurm`; answers as release 22.05 does, and refuses an option that it does not know.
+Run by the scripts of `workbench.testing.Slurm`; answers as release 22.05 does, and refuses an option that it does not know. What changes
+nodes (``scontrol update`` and ``reboot``) changes the file.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from workbench.parse.nodeset import expand
+from workbench.testing import slurm_control as control
 
-__all__ = ["main"]
+__all__ = ["answer", "changing", "main"]
 
 RELEASE = "22.05.8"
 # what `sacct --helpformat` of that release prints, as far as anything here has a value for it
@@ -48,19 +52,36 @@ class Usage(Exception):
 
 def main(argv: Sequence[str]) -> int:
     """Print what a command answers and return its exit code; `argv` is the file, the command's name and its own words."""
-    state = json.loads(Path(argv[0]).read_text(encoding="utf-8"))
-    name, words = argv[1], list(argv[2:])
-    commands = {"sacct": sacct, "scontrol": scontrol, "sinfo": sinfo, "sacctmgr": sacctmgr, "sdiag": sdiag}
+    code, out, err = answer(Path(argv[0]), argv[1], list(argv[2:]))
+    sys.stdout.write(out)
+    sys.stderr.write(err)
+    return code
+
+
+def answer(file: Path, name: str, words: list[str]) -> tuple[int, str, str]:
+    """Return exit code, output and complaints of a command."""
+    commands = {"sacct": sacct, "scontrol": scontrol, "sinfo": sinfo, "sacctmgr": sacctmgr, "sdiag": sdiag, "squeue": squeue}
     try:
         if words in (["--version"], ["-V"]):
-            told = f"slurm-wlm {RELEASE}\n"
-        else:
-            told = commands[name](state, words)
+            return 0, f"slurm-wlm {RELEASE}\n", ""
+        if name == "scontrol" and words[:1] in (["update"], ["reboot"]):
+            with changing(file) as state:
+                return 0, scontrol(state, words), ""
+        return 0, commands[name](json.loads(file.read_text(encoding="utf-8")), words), ""
     except Usage as error:
-        (sys.stdout if error.out else sys.stderr).write(f"{error}\n")
-        return error.code
-    sys.stdout.write(told)
-    return 0
+        return (error.code, f"{error}\n", "") if error.out else (error.code, "", f"{error}\n")
+
+
+@contextmanager
+def changing(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield what the cluster remembers, and write it back: one after the other, as slurmctld does; an error changes nothing."""
+    with file.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        state = json.loads(file.read_text(encoding="utf-8"))
+        yield state
+        fresh = file.with_suffix(".changed")
+        fresh.write_text(json.dumps(state), encoding="utf-8")
+        fresh.replace(file)
 
 
 def _options(
@@ -237,6 +258,8 @@ def scontrol(state: Mapping[str, Any], words: Sequence[str]) -> str:
     given, rest = _options("scontrol", words, {}, plain)
     if rest == ["ping"]:
         return f"Slurmctld(primary) at fake is {'UP' if state['up'] else 'DOWN'}\n"
+    if rest[:1] in (["update"], ["reboot"]):
+        return _changed(state, rest)
     if rest[:1] != ["show"] or len(rest) < 2:
         raise Usage(f"invalid keyword: {' '.join(rest)}")
     if not state["up"]:
@@ -253,12 +276,44 @@ def scontrol(state: Mapping[str, Any], words: Sequence[str]) -> str:
         wanted = [name for each in names for name in expand(each)] or list(state["nodes"])
         if lost := [name for name in wanted if name not in state["nodes"]]:
             raise Usage(f"Node {lost[0]} not found", out=True)
-        records = [state["nodes"][name] for name in wanted]
+        records = [control.shown(state, name, details="details" in given) for name in wanted]
     else:
         raise Usage(f"invalid entity:{what} for keyword:show")
     if "line" in given:
         return "".join(" ".join(record.split()) + " \n" for record in records)
     return "".join(record.rstrip("\n") + "\n\n" for record in records)
+
+
+def _changed(state: Mapping[str, Any], words: Sequence[str]) -> str:
+    if not state["up"]:
+        who = "slurm_update" if words[0] == "update" else "scontrol_reboot_nodes"
+        raise Usage(f"{who} error: Unable to contact slurm controller (connect failure)")
+    if state.get("user", "root") != "root":  # neither operator nor SlurmUser
+        raise Usage(
+            "slurm_update error: Invalid user id" if words[0] == "update" else "scontrol_reboot_nodes error: Permission denied"
+        )
+    try:
+        (control.update if words[0] == "update" else control.reboot)(
+            dict(state) if not isinstance(state, dict) else state, words[1:]
+        )
+    except control.Refused as error:
+        raise Usage(str(error)) from None
+    return ""
+
+
+def squeue(state: Mapping[str, Any], words: Sequence[str]) -> str:
+    """Answer for squeue with a format of one-letter fields."""
+    valued = {"-o": "format", "--format": "format", "-t": "states", "--states": "states", "-w": "nodes", "--nodelist": "nodes"}
+    plain = {"-h": "bare", "--noheader": "bare", "-a": "all", "--all": "all"}
+    given, rest = _options("squeue", words, valued, plain)
+    if rest or "bare" not in given or "format" not in given:
+        raise Usage("squeue: only --noheader --format is known here")
+    if not state["up"]:
+        raise Usage("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+    try:
+        return control.squeue(state, given)
+    except control.Refused as error:
+        raise Usage(str(error)) from None
 
 
 def _jobs(state: Mapping[str, Any], names: Sequence[str]) -> list[str]:

@@ -40,17 +40,25 @@ class Combined:
 
     def begin(self, action: Action, deadline: Deadline) -> Step:
         """Let the executor of the verb begin it."""
-        return self._of(action).begin(action, deadline)
+        return self.of(action).begin(action, deadline)
 
     def look(self, action: Action, deadline: Deadline) -> Step:
         """Let the executor of the verb look."""
-        return self._of(action).look(action, deadline)
+        return self.of(action).look(action, deadline)
 
     def undo(self, action: Action, before: Mapping[str, Any], deadline: Deadline) -> Step:
         """Let the executor of the verb take it back."""
-        return self._of(action).undo(action, before, deadline)
+        return self.of(action).undo(action, before, deadline)
 
-    def _of(self, action: Action) -> Executor:
+    def of(self, action: Action) -> Executor:
+        """
+        Return the executor that does an action's verb.
+
+        Raises
+        ------
+        ExecutorError
+            None does.
+        """
         for one in self._order:
             if action.verb in one.verbs:
                 return one

@@ -7,7 +7,7 @@ folder of its own in which its command runs under `run_once`: it goes on when th
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import re
 import string
@@ -19,15 +19,19 @@ from typing import Any
 
 from workbench.errors import ConfigError
 from workbench.remediation.executors.contract import Deadline, ExecutorError
-from workbench.remediation.executors.run_once import spawn, write_whole
+from workbench.remediation.executors.expects import misfit
+from workbench.remediation.executors.places import place, there
+from workbench.remediation.executors.run_once import FORMING, asked_now, held, locked, since_asked, spawn, write_whole
 from workbench.remediation.model import VERBS, Action, FleetState, NodeState, Step
 
 __all__ = ["PLACES", "Command", "Commands", "commands_of"]
 
 # what may stand in braces in an argument
 PLACES = ("node", "target", "job", "uuid", "pci", "index", "reason", "id", "folder")
-_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")  # of names: no dash in front, so that none is taken for an option
-_FORMING = 30.0  # seconds in which a command that was asked for must have begun
+# of names: no dash in front, so that none is taken for an option; and a node has no @, which would be an account to ssh
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LATE = 1.5 * FORMING  # seconds after which one that was asked for cannot have begun any more
 _FREE = frozenset({"reason"})  # words of people: one argument, whatever is in them
 
 
@@ -77,26 +81,33 @@ def commands_of(table: Mapping[str, Any], where: str) -> dict[str, Command]:
             raise ConfigError(
                 f"{place}: argv is a list of words, never a line for a shell", hint='argv = ["ssh", "{node}", "sudo", "reboot"]'
             )
-        for word in argv:
+        for number, word in enumerate(argv):
             for name in _places(word, place):
                 if name not in PLACES:
                     raise ConfigError(f"{place}: {{{name}}} is none of {', '.join(PLACES)}")
+                if number == 0:
+                    raise ConfigError(f"{place}: the program is named by the policy, not by {{{name}}}")
         codes = {key: one.get(key, default) for key, default in (("good", [0]), ("busy", []))}
         for key, value in codes.items():
-            if not isinstance(value, list) or not all(isinstance(code, int) and 0 <= code < 256 for code in value):
+            if not isinstance(value, list) or not all(type(code) is int and 0 <= code < 256 for code in value):
                 raise ConfigError(f"{place}: {key} is a list of exit codes, not {value!r}")
         seconds = one.get("seconds", 600)
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
             raise ConfigError(f"{place}: seconds is a number above 0, not {seconds!r}")
+        if both := sorted(set(codes["good"]) & set(codes["busy"])):
+            raise ConfigError(f"{place}: {both[0]} cannot be both good and busy")
         found[verb] = Command(tuple(argv), float(seconds), tuple(codes["good"]), tuple(codes["busy"]))
     return found
 
 
 def _places(word: str, where: str) -> list[str]:
     try:
-        return [name for _, name, _, _ in string.Formatter().parse(word) if name is not None]
+        found = [(name, spec, kind) for _, name, spec, kind in string.Formatter().parse(word) if name is not None]
     except ValueError as error:
         raise ConfigError(f"{where}: {word!r}: {error}", hint="write {{ for a brace") from None
+    if any(spec or kind for _, spec, kind in found):
+        raise ConfigError(f"{where}: {word!r}: a placeholder is a name alone", hint="write {{ for a brace")
+    return [name for name, _, _ in found]
 
 
 class Commands:
@@ -120,6 +131,9 @@ class Commands:
     ) -> None:
         self.verbs = frozenset(commands)
         self._commands, self._folder, self._node = dict(commands), folder, node
+        if commands:
+            with contextlib.suppress(OSError):  # whoever looks says so
+                folder.mkdir(parents=True, exist_ok=True)
 
     def fleet(self, deadline: Deadline) -> FleetState:
         """Commands see no fleet: always an `ExecutorError`."""
@@ -134,26 +148,33 @@ class Commands:
         return self._node(name, deadline)
 
     def begin(self, action: Action, deadline: Deadline) -> Step:
-        """Start the command in the action's folder, unless it was started before."""
+        """Start the command in the action's folder, unless it was started before; one that said that it could not do it now starts again."""
         step = self.look(action, deadline)
-        if step.status != "absent":
+        busy = step.status == "blocked"
+        if step.status != "absent" and not busy:
             return step
-        command, folder = self._commands[action.verb], self._folder / action.id
+        command, folder = self._commands[action.verb], place(self._folder, action.id)
         try:
             argv = [_filled(word, action, folder) for word in command.argv]
         except ValueError as error:
             return Step("failed", str(error))
+        if action.node and self._node is not None and (why := misfit(action.expects, self._node(action.node, deadline))):
+            return Step("changed", why)
+        if action.verb == "reboot" and self._node is not None and not action.expects.get("boot"):
+            return Step("changed", "nobody said which boot shall end, so nobody could tell when it has")
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_whole(
-                folder / "command.json",
-                {"argv": argv, "seconds": command.seconds, "action": action.to_dict(), "asked": time.time()},
-            )
+            if busy:
+                self._clear(command, folder)
+            # what is written here last is what a later look at it goes by
+            order = {"argv": argv, "seconds": command.seconds, "action": action.to_dict(), "asked": asked_now()}
+            write_whole(folder / "command.json", order)
             spawn(folder)
         except OSError as error:
-            raise ExecutorError(f"{folder} cannot be written: {error.strerror or error}", sent=False) from None
+            raise ExecutorError(f"{folder}: the command cannot be begun: {error.strerror or error}", sent=False) from None
         # most commands are over in a moment: then one answer tells all
-        for _ in range(20):
+        until = time.monotonic() + min(1.0, deadline.left(1.0))
+        while time.monotonic() < until:
             time.sleep(0.05)
             step = self.look(action, deadline)
             if step.status not in ("absent", "pending"):
@@ -163,28 +184,32 @@ class Commands:
     def look(self, action: Action, deadline: Deadline) -> Step:
         """Tell from the action's folder how far its command is; of a reboot also whether the node has come up again since."""
         if action.verb not in self._commands:
-            return Step("failed", f"no command of the site does {action.verb!r}")
-        command, folder = self._commands[action.verb], self._folder / action.id
+            raise ExecutorError(f"no command of the site does {action.verb!r}", sent=False)
+        command, folder = self._commands[action.verb], place(self._folder, action.id)
         try:
-            if not (folder / "started").exists():
+            if not there(self._folder, folder / "started"):
                 return self._not_begun(folder)
             if not (folder / "end.json").exists():
-                if _held(folder / "lock"):
+                if held(folder):
                     return Step("pending", "the command runs", again=2.0)
                 if not (folder / "end.json").exists():  # it may have ended between the two looks
                     return Step("unknown", f"the command was cut off, and nobody knows what it had done; see {folder}")
             end = json.loads((folder / "end.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ExecutorError(f"{folder} cannot be read: {error}") from None
-        if end.get("error"):
-            return Step("failed", str(end["error"]))
+            code, cut, error = end["code"], end["cut"], end.get("error")
+        except FileNotFoundError:  # it was busy, and somebody begins it again at this moment
+            return Step("pending", "the command begins again", again=1.0)
+        except (OSError, ValueError, KeyError, TypeError) as damage:
+            raise ExecutorError(f"{folder} cannot be read: {damage}") from None
+        if error:
+            return Step("failed", str(error))
         said = _last_line(folder)
-        if end["late"]:
-            return Step("unknown", f"the command was ended after {command.seconds:g} s and may have done its work or not: {said}")
-        if end["code"] in command.busy:
-            return Step("blocked", said or f"exit code {end['code']}")
-        if end["code"] not in command.good:
-            return Step("failed", f"exit code {end['code']}: {said}")
+        if cut or code is None or code < 0:
+            how = cut or f"signal {-(code or 0)} ended it"
+            return Step("unknown", f"the command was ended ({how}) and may have done its work or not: {said}".rstrip(": "))
+        if code in command.busy:
+            return Step("blocked", said or f"exit code {code}", again=60.0)
+        if code not in command.good:
+            return Step("failed", f"exit code {code}: {said}".rstrip(": "))
         if action.verb == "reboot" and self._node is not None:
             return self._rebooted(action, deadline)
         return Step("done", said)
@@ -194,12 +219,23 @@ class Commands:
         return Step("failed", f"{action.verb} by a command of the site cannot be taken back")
 
     @staticmethod
+    def _clear(command: Command, folder: Path) -> None:
+        """Make room for another try of a command that said that it had done nothing; whoever is quicker has done it."""
+        with locked(folder) as mine:
+            if not mine or not (folder / "started").exists():
+                return
+            end = json.loads((folder / "end.json").read_text(encoding="utf-8"))
+            if end["code"] in command.busy and not end["cut"]:
+                (folder / "started").unlink()  # its end goes when the next one starts
+
+    @staticmethod
     def _not_begun(folder: Path) -> Step:
-        """Whoever was asked to run it may still be on his way; after a while he is not, and he could not begin any more."""
+        """Whoever was asked to run it may still be on his way; after a while he does not begin any more."""
         file = folder / "command.json"
         if not file.exists():
             return Step("absent", "the command was not asked for")
-        if _held(folder / "lock") or time.time() - file.stat().st_mtime < _FORMING:
+        asked = json.loads(file.read_text(encoding="utf-8"))["asked"]
+        if held(folder) or since_asked(asked) < _LATE:
             return Step("pending", "the command is about to begin", again=1.0)
         return Step("absent", "the command was asked for and has not begun")
 
@@ -231,21 +267,12 @@ def _filled(word: str, action: Action, folder: Path) -> str:
     for name in names:
         if not values[name]:
             raise ValueError(f"the command wants {{{name}}}, and nobody knows it for {action.node}")
-        if name not in _FREE and name != "folder" and not _SAFE.fullmatch(values[name]):
+        form = _NODE if name == "node" else _SAFE
+        if name not in _FREE and name != "folder" and not form.fullmatch(values[name]):
             raise ValueError(f"{name} {values[name]!r} is no name that can be given to a command")
-    return word.format_map({**values, "reason": re.sub(r"[^\x20-\x7e]", "?", values["reason"]).lstrip("-")[:200]})
-
-
-def _held(path: Path) -> bool:
-    """Whether somebody holds the lock of a file."""
-    try:
-        with path.open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    # nothing in front that a program takes for an option, a file to read (@) or a variable (=)
+    reason = re.sub(r"^[^A-Za-z0-9\[(]+", "", re.sub(r"[^\x20-\x7e]", "?", values["reason"]))[:200]
+    return word.format_map({**values, "reason": reason or "no reason given"})
 
 
 def _last_line(folder: Path) -> str:

@@ -10,7 +10,16 @@ from workbench.remediation.executors.contract import Deadline, Executor, Executo
 from workbench.remediation.executors.expects import misfit
 from workbench.remediation.model import VERBS, Action, FleetState, NodeState, Step
 
-__all__ = ["DryRun", "Rehearses"]
+__all__ = ["Chooses", "DryRun", "Rehearses"]
+
+
+@runtime_checkable
+class Chooses(Protocol):
+    """An executor that lets another one do it."""
+
+    def of(self, action: Action) -> Executor:
+        """Return which."""
+        ...
 
 
 @runtime_checkable
@@ -53,8 +62,9 @@ class DryRun:
         if action.verb not in self.verbs:
             raise ExecutorError(f"{self.inner.name} cannot do {action.verb!r}", sent=False)
         would = f"dry run: it would {VERBS[action.verb]}"
-        if isinstance(self.inner, Rehearses):
-            step = self.inner.rehearse(action, deadline)
+        inner = self.inner.of(action) if isinstance(self.inner, Chooses) else self.inner
+        if isinstance(inner, Rehearses):
+            step = inner.rehearse(action, deadline)
             if step.status not in ("done", "pending"):
                 return step
             return Step("done", f"{would}; the server checked it" + (f" ({step.detail})" if step.detail else ""))
