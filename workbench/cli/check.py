@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="before a job gets the node (default), while one runs (disturbs nothing; default with --watch), between jobs (may use the GPUs)",
     )
     parser.add_argument(
-        "-o", "--output", choices=("table", "json", "nagios", "npd", "prom"), default="table", help="default: table"
+        "-o",
+        "--output",
+        choices=("table", "json", "nagios", "npd", "npd-warnings", "prom"),
+        default="table",
+        help="default: table",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="also what is as it should be, and how it was looked at")
     parser.add_argument(
@@ -98,8 +102,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check this node, print the findings, return the code of the node's status."""
+    if not options.output.startswith("npd"):
+        return _run(options)
+    try:
+        return _run(options)
+    except Exception as error:
+        # node-problem-detector shows what stands on standard output, and of a plugin that says nothing what it said last, whatever that was
+        from workbench.report.findings import npd_line
+
+        sys.stdout.write(npd_line(f"workbench: {error}" if isinstance(error, WorkbenchError) else f"internal error: {error!r}"))
+        sys.stdout.flush()
+        raise  # the two lines on stderr, which it logs, and an exit code that it takes for unknown
+
+
+def _run(options: argparse.Namespace) -> int:
     from workbench.config import load_config
-    from workbench.health import fitness
     from workbench.report.findings import FORMATS
 
     config = load_config(options.config, profile=options.profile, flags={})
@@ -124,16 +141,20 @@ def run(options: argparse.Namespace) -> int:
         return _CODES[run_pairs(options)]
     findings = look(options, settings)
     sys.stdout.write(FORMATS[options.output](findings, verbose=options.verbose))
-    return code_of(fitness(findings), options.output)
+    return code_of(findings, options.output)
 
 
 class _Usage(WorkbenchError):
     exit_code = exits.USAGE
 
 
-def code_of(status: str, output: str) -> int:
-    """Return the exit code of a node's status: Nagios's, or what node-problem-detector expects of a plugin."""
-    return (_NPD if output == "npd" else _CODES)[status]
+def code_of(findings: Sequence[Finding], output: str) -> int:
+    """Return the exit code of what was found: Nagios's, or what node-problem-detector expects of a plugin."""
+    from workbench.health import fitness
+
+    if output == "npd-warnings":
+        return int(any(one.warns for one in findings))
+    return (_NPD if output == "npd" else _CODES)[fitness(findings)]
 
 
 def look(options: argparse.Namespace, settings: Mapping[str, Any], *, node: str | None = None) -> list[Finding]:

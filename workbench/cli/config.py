@@ -17,6 +17,7 @@ SHIPPED = {
     "rbac --writer": ("workbench.sources.kubernetes", "rbac-writer.yaml"),
     "daemonset": ("workbench.deploy", "daemonset.yaml"),
     "npd": ("workbench.deploy", "npd.json"),
+    "npd-warnings": ("workbench.deploy", "npd-warnings.json"),
     "slurm": ("workbench.deploy", "slurm.sh"),
 }
 
@@ -29,10 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "action",
-        choices=("show", "rbac", "daemonset", "npd", "slurm"),
-        metavar="show|rbac|daemonset|npd|slurm",
+        choices=("show", "rbac", "daemonset", "npd", "npd-warnings", "slurm"),
+        metavar="show|rbac|daemonset|npd|npd-warnings|slurm",
         help="show: list all settings, without secrets; rbac: print the Kubernetes account that may read what triage needs, and no more; "
         "daemonset: print what checks every node; npd: print a monitor for node-problem-detector; "
+        "npd-warnings: print one that makes events of what does not make the node unfit; "
         "slurm: print a health program, prolog and epilog",
     )
     parser.add_argument("--writer", action="store_true", help="with rbac: the account that may show how nodes are, and no more")

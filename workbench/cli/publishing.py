@@ -16,7 +16,7 @@ from workbench.cli.check import code_of, look
 from workbench.cli.entry import complain
 from workbench.config import Config
 from workbench.errors import SourceError, WorkbenchError
-from workbench.health import Finding, fitness
+from workbench.health import Finding
 from workbench.health.publish import KubernetesEvents, KubernetesNode, Publisher, Textfile
 from workbench.health.watch import Watch
 from workbench.report.findings import FORMATS, headline
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace, config: Config) -> int:
     options.context = options.context or "allocation"
     findings = look(options, settings, node=_node(options))
     sys.stdout.write(FORMATS[options.output](findings, verbose=options.verbose))
-    code = code_of(fitness(findings), options.output)
+    code = code_of(findings, options.output)
     for publisher in publishers:
         try:
             publisher.publish(findings, time.time())
