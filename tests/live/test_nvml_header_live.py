@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from workbench.parse import nvml_doc
+from workbench.sources.node import nvml_child
+
 pytestmark = pytest.mark.live
 
 SERVICE = Path(__file__).resolve().parent.parent / "services" / "nvml"
@@ -102,6 +105,31 @@ def test_constants_structs_and_functions_are_those_of_the_real_header(include: s
     source, count = comparison(include)
     assert count > 200
     assert compiled(source, tmp_path) == []
+
+
+def test_numbers_mean_to_our_reader_what_the_header_says(include: str) -> None:
+    text = (Path(include) / "nvml.h").read_text(encoding="utf-8")
+    masks = re.findall(r"#define nvmlClocks(?:Event|Throttle)Reason([A-Z]\w+)\s+0x([0-9a-f]{16})LL", text, re.I)
+    reasons = {int(mask, 16).bit_length() - 1: re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name, mask in masks if int(mask, 16)}
+    assert len(reasons) >= 9
+    assert {bit: nvml_child._REASONS[bit].replace("idle", "gpu_idle") for bit in reasons} == reasons
+    tables = {
+        "NVML_GPU_RECOVERY_ACTION_": nvml_child._RECOVERY,
+        "NVML_GPU_FABRIC_STATE_": nvml_child._FABRIC,
+        "NVML_COMPUTEMODE_": nvml_child._COMPUTE,
+    }
+    for prefix, ours in tables.items():
+        theirs = {int(number): name for name, number in re.findall(rf"\b{prefix}([A-Z]\w*)\s*=?\s*(\d+)", text)}
+        assert len(theirs) >= 4
+        for number, name in theirs.items():
+            words = set(ours[number].upper().replace("_", " ").split())
+            assert words & set(name.split("_")), (prefix, number, name)
+    counters = {int(number): word for word, number in re.findall(r"NVML_NVLINK_ERROR_DL_(\w+)\s*=\s*(\d)", text)}
+    assert all(key.startswith(counters[number].lower()) for key, number in nvml_child._OLD_COUNTERS)
+    shifts = {word.lower(): int(bits) for word, bits in re.findall(r"NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_(\w+)\s+(\d+)", text)}
+    shifts["bandwidth"] = shifts["degraded_bw"]
+    assert {key: shift for key, (shift, _) in nvml_doc._FABRIC_HEALTH.items()} == {key: shifts[key] for key in nvml_doc._FABRIC_HEALTH}
+    assert set(re.findall(r"NVML_GPU_FABRIC_HEALTH_MASK_(?:DEGRADED_BW|ROUTE_UNHEALTHY|ACCESS_TIMEOUT_RECOVERY)_TRUE\s+(\d)", text)) == {"1"}
 
 
 @pytest.mark.parametrize(
