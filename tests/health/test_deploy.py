@@ -25,6 +25,12 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
+def daemonset(text: str) -> Any:
+    """Return the DaemonSet of the manifest."""
+    (found,) = [one for one in yaml.safe_load_all(text) if one["kind"] == "DaemonSet"]
+    return found
+
+
 def test_the_writer_may_read_nodes_write_their_status_and_tell_events(capsys: pytest.CaptureFixture[str]) -> None:
     documents = list(yaml.safe_load_all(printed(capsys, "rbac", "--writer")))
     rules = {
@@ -50,7 +56,7 @@ def test_only_rbac_has_a_writer(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_daemonset_is_not_privileged_and_asks_for_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    document = yaml.safe_load(printed(capsys, "daemonset"))
+    document = daemonset(printed(capsys, "daemonset"))
     spec = document["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert spec["serviceAccountName"] == "gpu-workbench-writer"
@@ -73,7 +79,7 @@ def test_the_daemonset_is_not_privileged_and_asks_for_no_gpu(capsys: pytest.Capt
 def test_its_command_is_one_that_we_have(capsys: pytest.CaptureFixture[str]) -> None:
     from workbench.cli.entry import parser_for
 
-    words = yaml.safe_load(printed(capsys, "daemonset"))["spec"]["template"]["spec"]["containers"][0]["command"]
+    words = daemonset(printed(capsys, "daemonset"))["spec"]["template"]["spec"]["containers"][0]["command"]
     options = parser_for(words[1:]).parse_args(words[1:])
     assert (options.watch, options.publish, options.root) == (60.0, ["kubernetes"], "/host")
     for name in ("npd", "npd-warnings"):

@@ -24,12 +24,14 @@ class PlayedNode:
     ----------
     root : Path
         What stands for ``/``; programs are in ``<root>/bin``.
+    journal : Path
+        The file that its journalctl prints.
     libraries : str
         The folder of libnvidia-ml.
     """
 
     def __init__(self, root: Path) -> None:
-        self.root = root
+        self.root, self.journal = root, root / "journalctl.out"
         self.libraries = str(healthy(root).env["LD_LIBRARY_PATH"])
         self.boot(ago=2 * 86400.0)
 
@@ -49,4 +51,4 @@ class PlayedNode:
             *((time.time() - 60, line) for line in lines),
         ]
         stamps = [(datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds"), text) for at, text in told]
-        (self.root / "journalctl.out").write_text("".join(f"{stamp} gpu-7 kernel: {text}\n" for stamp, text in stamps))
+        self.journal.write_text("".join(f"{stamp} gpu-7 kernel: {text}\n" for stamp, text in stamps))

@@ -61,7 +61,10 @@ def structs(text: str) -> dict[str, list[str]]:
 def comparison(include: str) -> tuple[str, int]:
     """Return a C file that compiles only if ours is like theirs, and how many things it compares."""
     mine = (SERVICE / "nvml_min.h").read_text(encoding="utf-8")
-    theirs = functions(preprocessed(f'#include "{include}/nvml.h"\n') + preprocessed(f'#define NVML_NO_UNVERSIONED_FUNC_DEFS\n#include "{include}/nvml.h"\n'))
+    theirs = functions(
+        preprocessed(f'#include "{include}/nvml.h"\n')
+        + preprocessed(f'#define NVML_NO_UNVERSIONED_FUNC_DEFS\n#include "{include}/nvml.h"\n')
+    )
     renamed = re.sub(r"\bnvml(\w+_t)\b", r"our\1", re.sub(r"^#define.*$", "", mine, flags=re.M))
     # their handle is a pointer, too, and their return value is an enum
     lines = [f'#include "{include}/nvml.h"', "#include <stddef.h>", renamed.replace("nvmlDevice_st", "ourDevice_st")]
@@ -97,7 +100,9 @@ def comparison(include: str) -> tuple[str, int]:
 def compiled(source: str, folder: Path) -> list[str]:
     """Return what the compiler does not like."""
     (folder / "compare.c").write_text(source)
-    done = subprocess.run(["gcc", "-std=c11", "-fsyntax-only", "compare.c"], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["gcc", "-std=c11", "-fsyntax-only", "compare.c"], cwd=folder, capture_output=True, text=True, timeout=60
+    )
     return [line for line in done.stderr.splitlines() if "error:" in line]
 
 
@@ -110,7 +115,9 @@ def test_constants_structs_and_functions_are_those_of_the_real_header(include: s
 def test_numbers_mean_to_our_reader_what_the_header_says(include: str) -> None:
     text = (Path(include) / "nvml.h").read_text(encoding="utf-8")
     masks = re.findall(r"#define nvmlClocks(?:Event|Throttle)Reason([A-Z]\w+)\s+0x([0-9a-f]{16})LL", text, re.I)
-    reasons = {int(mask, 16).bit_length() - 1: re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name, mask in masks if int(mask, 16)}
+    reasons = {
+        int(mask, 16).bit_length() - 1: re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower() for name, mask in masks if int(mask, 16)
+    }
     assert len(reasons) >= 9
     assert {bit: nvml_child._REASONS[bit].replace("idle", "gpu_idle") for bit in reasons} == reasons
     tables = {
@@ -128,8 +135,12 @@ def test_numbers_mean_to_our_reader_what_the_header_says(include: str) -> None:
     assert all(key.startswith(counters[number].lower()) for key, number in nvml_child._OLD_COUNTERS)
     shifts = {word.lower(): int(bits) for word, bits in re.findall(r"NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_(\w+)\s+(\d+)", text)}
     shifts["bandwidth"] = shifts["degraded_bw"]
-    assert {key: shift for key, (shift, _) in nvml_doc._FABRIC_HEALTH.items()} == {key: shifts[key] for key in nvml_doc._FABRIC_HEALTH}
-    assert set(re.findall(r"NVML_GPU_FABRIC_HEALTH_MASK_(?:DEGRADED_BW|ROUTE_UNHEALTHY|ACCESS_TIMEOUT_RECOVERY)_TRUE\s+(\d)", text)) == {"1"}
+    assert {key: shift for key, (shift, _) in nvml_doc._FABRIC_HEALTH.items()} == {
+        key: shifts[key] for key in nvml_doc._FABRIC_HEALTH
+    }
+    assert set(
+        re.findall(r"NVML_GPU_FABRIC_HEALTH_MASK_(?:DEGRADED_BW|ROUTE_UNHEALTHY|ACCESS_TIMEOUT_RECOVERY)_TRUE\s+(\d)", text)
+    ) == {"1"}
 
 
 @pytest.mark.parametrize(
