@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from workbench.errors import WorkbenchError
 if TYPE_CHECKING:
     from workbench.health.finding import Finding
 
-__all__ = ["add_arguments", "code_of", "look", "run"]
+__all__ = ["add_arguments", "code_of", "look", "run", "show"]
 
 # Nagios's numbers, which Slurm's and Kubernetes' helpers read, too
 _CODES = {"not-applicable": 0, "ok": 0, "warning": 1, "unknown": 3, "critical": 2}  # worst last
@@ -140,12 +141,21 @@ def _run(options: argparse.Namespace) -> int:
 
         return _CODES[run_pairs(options)]
     findings = look(options, settings)
-    sys.stdout.write(FORMATS[options.output](findings, verbose=options.verbose))
+    show(FORMATS[options.output](findings, verbose=options.verbose))
     return code_of(findings, options.output)
 
 
 class _Usage(WorkbenchError):
     exit_code = exits.USAGE
+
+
+def show(text: str) -> None:
+    """Print what was found; a reader that went away (head) must not change the exit code, since 0 would say that the node is fit."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def code_of(findings: Sequence[Finding], output: str) -> int:
@@ -205,10 +215,9 @@ def _kept(options: argparse.Namespace, settings: Mapping[str, Any]) -> int:
             lines = FORMATS["table"](shown, verbose=False).split("\n", 1)
             if fitness(shown) != "critical":  # files that hold little show little: no node is fit by them
                 lines[0] = f"{clean(node) or 'a node without a name'}: nothing in these files makes it unfit"
-            sys.stdout.write("\n".join(lines))
-            sys.stdout.write(f"  {len(unseen)} checks need more than these files hold\n" if unseen else "")
+            show("\n".join(lines) + (f"  {len(unseen)} checks need more than these files hold\n" if unseen else ""))
         else:
-            sys.stdout.write(FORMATS[options.output](mine, verbose=options.verbose))
+            show(FORMATS[options.output](mine, verbose=options.verbose))
     return _CODES[fitness(findings)]
 
 
@@ -231,5 +240,5 @@ def _explain(options: argparse.Namespace, settings: Mapping[str, Any]) -> int:
     kinds = (machine.kind,) if machine and machine.kind else ()
     found, cleared = rulings(log, readings["gpus"].value, environment=kinds)
     whole = "back to the last boot" if log.whole else "not back to the last boot"
-    sys.stdout.write(explained(found, cleared, f"the {log.place} reaches {whole}"))
+    show(explained(found, cleared, f"the {log.place} reaches {whole}"))
     return _CODES[max((one.rule.status for one in found), key=list(_CODES).index, default="ok" if log.whole else "unknown")]
