@@ -121,6 +121,7 @@ def test_the_wheel_holds_what_it_needs_and_no_more(tmp_path: Path) -> None:
         "sources/kubernetes/rbac-writer.yaml",
         "deploy/daemonset.yaml",
         "deploy/npd.json",
+        "deploy/npd-warnings.json",
         "deploy/slurm.sh",
         "catalog/__init__.py",
     ):

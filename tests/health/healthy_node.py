@@ -234,16 +234,16 @@ def _below_a_switch(root: Path, address: str) -> None:
 
 def _processes() -> dict[str, str]:
     out = {"proc/self/limits": _LIMITS, "proc/1/mountinfo": _MOUNTS}
-    for pid, name in ((1, "systemd"), (900, "slurmd"), (950, "nv-fabricmanager"), (960, "nvidia-persiste"), (1200, "sshd")):
+    for pid, name in ((1, "systemd"), (900, "slurmd"), (950, "nv-fabricmanager"), (960, "nvidia-persistenced"), (1200, "sshd")):
         at = f"proc/{pid}"
         out |= {
-            f"{at}/stat": f"{pid} ({name}) S 1 {pid} {pid} 0 -1 4194560 9000 1 0 0 10 20 0 0 20 0 1 0 {pid} 170000000 3000 18446744073709551615\n",
-            f"{at}/comm": f"{name}\n",
+            f"{at}/stat": f"{pid} ({name[:15]}) S 1 {pid} {pid} 0 -1 4194560 9000 1 0 0 10 20 0 0 20 0 1 0 {pid} 170000000 3000 18446744073709551615\n",
+            f"{at}/comm": f"{name[:15]}\n",  # the kernel keeps so many letters
             f"{at}/cmdline": f"/usr/sbin/{name}\0",
-            f"{at}/status": f"Name:\t{name}\nState:\tS (sleeping)\nPid:\t{pid}\nPPid:\t1\nUid:\t0\t0\t0\t0\nThreads:\t1\n",
+            f"{at}/status": f"Name:\t{name[:15]}\nState:\tS (sleeping)\nPid:\t{pid}\nPPid:\t1\nUid:\t0\t0\t0\t0\nThreads:\t1\n",
             f"{at}/limits": _LIMITS,
             f"{at}/cgroup": f"0::/system.slice/{name}.service\n",
-            f"{at}/task/{pid}/stat": f"{pid} ({name}) S 1 {pid} {pid} 0 -1 4194560 9000 1 0 0 10 20 0 0 20 0 1 0 {pid} 170000000 3000 0\n",
+            f"{at}/task/{pid}/stat": f"{pid} ({name[:15]}) S 1 {pid} {pid} 0 -1 4194560 9000 1 0 0 10 20 0 0 20 0 1 0 {pid} 170000000 3000 0\n",
             f"{at}/fd/.keep": "",
         }
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,23 @@ def test_each_form_and_its_exit_code(form: str, capsys: pytest.CaptureFixture[st
         assert told["time"].endswith("Z")
     else:
         assert "gpu-count" in out or "4096" in out
+
+
+@pytest.mark.parametrize("form", ["table", "json", "npd"])
+def test_a_reader_that_goes_away_does_not_make_the_node_fit(form: str, tmp_path: Path) -> None:
+    """`workbench check | head -1` in a script with pipefail."""
+    words = [sys.executable, "-m", "workbench", "check", "gpu-count", "-v", "-o", form, "--no-state"]
+    env = {**os.environ, "WORKBENCH_HEALTH_GPUS": "4096"}
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            words, stdout=write, stderr=subprocess.PIPE, env=env, timeout=60, cwd=Path(workbench.__file__).parents[1]
+        )
+    finally:
+        os.close(write)
+    assert done.returncode in ((1, 2) if form == "npd" else (2, 3))
+    assert done.stderr == b""
 
 
 def test_an_unknown_check_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,14 +13,22 @@ import yaml
 
 from workbench.catalog import table
 from workbench.cli import main
+from workbench.health import Finding
 from workbench.health.conditions import FIT
 from workbench.parse.kubernetes import parse_objects
+from workbench.report.findings import FORMATS
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     """Return what `workbench config` prints."""
     assert main(["config", *words]) == 0
     return capsys.readouterr().out
+
+
+def daemonset(text: str) -> Any:
+    """Return the DaemonSet of the manifest."""
+    (found,) = [one for one in yaml.safe_load_all(text) if one["kind"] == "DaemonSet"]
+    return found
 
 
 def test_the_writer_may_read_nodes_write_their_status_and_tell_events(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +56,7 @@ def test_only_rbac_has_a_writer(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_daemonset_is_not_privileged_and_asks_for_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    document = yaml.safe_load(printed(capsys, "daemonset"))
+    document = daemonset(printed(capsys, "daemonset"))
     spec = document["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert spec["serviceAccountName"] == "gpu-workbench-writer"
@@ -71,17 +79,21 @@ def test_the_daemonset_is_not_privileged_and_asks_for_no_gpu(capsys: pytest.Capt
 def test_its_command_is_one_that_we_have(capsys: pytest.CaptureFixture[str]) -> None:
     from workbench.cli.entry import parser_for
 
-    words = yaml.safe_load(printed(capsys, "daemonset"))["spec"]["template"]["spec"]["containers"][0]["command"]
+    words = daemonset(printed(capsys, "daemonset"))["spec"]["template"]["spec"]["containers"][0]["command"]
     options = parser_for(words[1:]).parse_args(words[1:])
     assert (options.watch, options.publish, options.root) == (60.0, ["kubernetes"], "/host")
-    rule = json.loads(printed(capsys, "npd"))["rules"][0]
-    options = parser_for(rule["args"]).parse_args(rule["args"])
-    assert (options.output, options.context) == ("npd", "running")
+    for name in ("npd", "npd-warnings"):
+        rule = json.loads(printed(capsys, name))["rules"][0]
+        options = parser_for(rule["args"]).parse_args(rule["args"])
+        assert (options.output, options.context) == (name, "running")
 
 
-def test_the_monitor_fits_node_problem_detector(capsys: pytest.CaptureFixture[str]) -> None:
-    """Names of pkg/custompluginmonitor/types; a plugin that is cut at its time-out would be Unknown without a word."""
-    document = json.loads(printed(capsys, "npd"))
+@pytest.mark.parametrize(("name", "kind", "condition"), [("npd", "permanent", [FIT]), ("npd-warnings", "temporary", [])])
+def test_the_monitors_fit_node_problem_detector(
+    name: str, kind: str, condition: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Names of pkg/custompluginmonitor/types; a plugin that is cut at its time-out would be Unknown without a finding."""
+    document = json.loads(printed(capsys, name))
     assert document["plugin"] == "custom"
     assert set(document["pluginConfig"]) <= {
         "invoke_interval",
@@ -91,9 +103,9 @@ def test_the_monitor_fits_node_problem_detector(capsys: pytest.CaptureFixture[st
         "enable_message_change_based_condition_update",
         "skip_initial_status",
     }
-    assert [one["type"] for one in document["conditions"]] == [FIT]
+    assert [one["type"] for one in document["conditions"]] == condition
     (rule,) = document["rules"]
-    assert (rule["type"], rule["condition"]) == ("permanent", FIT)
+    assert (rule["type"], [rule["condition"]] if "condition" in rule else []) == (kind, condition)
     seconds = float(rule["args"][rule["args"].index("--seconds") + 1])
     assert seconds + 5 < float(rule["timeout"].rstrip("s")) <= float(document["pluginConfig"]["timeout"].rstrip("s"))
 
@@ -115,8 +127,48 @@ def test_exit_codes_of_the_plugin_are_node_problem_detectors(
 def test_statuses_and_numbers() -> None:
     from workbench.cli.check import code_of
 
-    told = {status: (code_of(status, "npd"), code_of(status, "nagios")) for status in ("ok", "warning", "critical", "unknown")}
-    assert told == {"ok": (0, 0), "warning": (0, 1), "critical": (1, 2), "unknown": (2, 3)}
+    told = {
+        status: tuple(code_of([Finding("c", status, "s")], output) for output in ("npd", "nagios", "npd-warnings"))
+        for status in ("not-applicable", "ok", "warning", "critical", "unknown")
+    }
+    assert told == {
+        "not-applicable": (0, 0, 0),
+        "ok": (0, 0, 0),
+        "warning": (0, 1, 1),
+        "critical": (1, 2, 0),
+        "unknown": (2, 3, 0),
+    }
+    assert [code_of([], output) for output in ("npd", "nagios")] == [2, 3]
+    assert code_of([Finding("c", "critical", "s", required=False)], "npd-warnings") == 1  # told of, since no condition tells it
+
+
+def test_a_warning_fits_node_problem_detector_with_the_number_of_others() -> None:
+    long = [Finding(f"check-{at}", "warning", "ü" * 90) for at in range(12)]
+    assert FORMATS["npd-warnings"]([Finding("b", "critical", "s")], verbose=False) == "no warnings\n"
+    for findings in (long, long[:1]):
+        line = FORMATS["npd-warnings"](findings, verbose=False)
+        assert len(line.rstrip("\n").encode()) in (79, 80)
+        assert line.startswith("check-0: ü")
+        assert line.endswith("ü… (and 11 more)\n" if len(findings) > 1 else "ü…\n")
+    assert FORMATS["npd-warnings"]([Finding("c", "warning", "x" * 77)], verbose=False) == f"c: {'x' * 77}\n"
+
+
+@pytest.mark.parametrize("output", ["npd", "npd-warnings"])
+def test_the_plugin_says_why_it_could_not_check(
+    output: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A silent plugin is shown with what it said last: `fit` as the message of a condition that is not known."""
+    monkeypatch.setenv("WORKBENCH_HEALTH_GPUS", "many")
+    assert main(["check", "-o", output]) == 78
+    told = capsys.readouterr()
+    assert told.out.startswith("workbench: ")
+    assert "health.gpus" in told.out
+    assert len(told.out.strip().encode()) <= 80
+    assert "health.gpus" in told.err
+    monkeypatch.setenv("WORKBENCH_HEALTH_GPUS", "8")
+    monkeypatch.setattr("workbench.cli.check.look", lambda *_, **__: 1 / 0)
+    assert main(["check", "-o", output]) == 70
+    assert capsys.readouterr().out.startswith("internal error: ZeroDivisionError")
 
 
 # ---- Slurm

@@ -81,6 +81,81 @@ def test_every_sum_is_a_number_that_its_type_holds() -> None:
         assert most <= 2 ** min(digits[kind], 11 if kind == "float32" else 99)  # TF32 multiplies with 11 digits
 
 
+def rounded(value: Any, kind: str) -> Any:
+    """A number as the type holds it; numpy has no bfloat16, which is the upper half of a float32, rounded to even."""
+    if kind != "bfloat16":
+        return value.astype(kind)
+    bits = value.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def summed(a: Any, b: Any, kind: str, order: Any, parts: int) -> Any:
+    """A product whose terms are added in some order, in so many partial sums that are added last, rounded to the type after each step."""
+    sums = [np.zeros((len(a), b.shape[1])) for _ in range(parts)]
+    for at, term in enumerate(order):
+        one = sums[at % parts]
+        one[...] = rounded(one + rounded(np.outer(a[:, term], b[term]).astype(np.float64), kind), kind)
+    total = sums[0]
+    for other in sums[1:]:
+        total = rounded(total + other, kind).astype(np.float64)
+    return total
+
+
+@pytest.mark.parametrize("kind", child.KINDS)
+def test_no_order_of_summing_and_no_split_changes_a_right_answer(kind: str) -> None:
+    """Split-K, atomics, other tiles: whatever a library does, rounding to the type after every single addition, loses nothing."""
+    most, terms = child.KINDS[kind]
+    chance = np.random.default_rng(7)
+    few = child.Numpy(np)
+    pairs = [
+        (few.integers(1, (3, terms), most), few.integers(2, (terms, 3), most)),
+        (np.full((3, terms), most), np.full((terms, 3), most)),  # the largest sum that there can be
+        (np.full((3, terms), most), np.where(np.arange(terms)[:, None] % 2, most, -most) * np.ones((1, 3), np.int64)),
+    ]
+    for a, b in pairs:
+        right = a @ b
+        orders = [np.arange(terms), np.argsort(b[:, 0], kind="stable"), chance.permutation(terms)]
+        for order, parts in zip(orders, (1, 1, 7), strict=True):
+            assert (summed(a, b, kind, order, parts) == right).all(), (kind, parts)
+    # TF32 and bfloat16 take factors with 11 and 8 digits: what a float32 product may be made of on tensor cores
+    if kind in ("float32", "bfloat16"):
+        assert (rounded(np.arange(-most, most + 1).astype(np.float64), "bfloat16") == np.arange(-most, most + 1)).all()
+
+
+def test_larger_elements_would_make_the_answer_depend_on_the_order() -> None:
+    """What the test above sees: without these bounds a right GPU could have several answers."""
+    terms = child.KINDS["float16"][1]
+    a, b = np.full((1, terms), 5), np.where(np.arange(terms)[:, None] < terms - 3, 5, -1)
+    up, down = (summed(a, b, "float16", order, 1) for order in (np.arange(terms), np.arange(terms)[::-1]))
+    assert up != down
+
+
+def test_faults_that_cancel_in_the_checksum_of_their_row_are_found_by_the_columns() -> None:
+    with_ = child.Numpy(np)
+    most, _ = child.KINDS["float64"]
+    a, b = with_.integers(1, (16, 16), most), with_.integers(2, (16, 16), most)
+    product = with_.multiply(*with_.again(a, b, "float64"))
+    x = with_.weights(1, 16).reshape(-1)
+    product[5, 2] += x[3]
+    product[5, 3] -= x[2]
+    found = child.check(with_, a, b, product, most, 16, 1)
+    assert {(place["row"], place["column"]) for place in found} == {(5, 2), (5, 3)}
+
+
+def test_a_round_that_is_cut_short_counts_what_was_made() -> None:
+    ticks = iter(range(10_000))
+    lines: list[dict[str, Any]] = []
+    slow = type("Clock", (), {"monotonic": staticmethod(lambda: float(next(ticks)))})
+    before, child.time = child.time, slow
+    try:
+        child.probe(child.Numpy(np), 30.0, (16,), 5, child._none, lambda line: lines.append(json.loads(line)))
+    finally:
+        child.time = before
+    made = [line["repeats"] for line in lines if "kind" in line]
+    assert made[:3] == [5, 5, 5]
+    assert made[-1] < 5
+
+
 def test_a_fault_of_a_later_repeat_is_found() -> None:
     def hook(product: Any, kind: str, size: int, repeat: int) -> Any:
         return flip(product, 3, 5, 10) if (kind, repeat) == ("float32", 2) else product
@@ -171,6 +246,23 @@ def test_a_gpu_that_hangs_and_one_that_cuda_gives_up(node: Node, monkeypatch: py
     findings = check(node)
     assert {(each.code, each.gpu.index) for each in findings if each.gpu} == {("matmul-hang", 0), ("matmul-fault", 1)}
     assert {each.status for each in findings} == {"critical"}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("    product = product.copy()\n    product[4, 9] += 2.0", "products were wrong on each of 2"),
+        ("    raise RuntimeError('CUDA error: unspecified launch failure')", "CUDA failed on each of 2"),
+    ],
+)
+def test_the_same_on_every_gpu_blames_none(node: Node, body: str, said: str) -> None:
+    python(node, body)
+    (found,) = check(node)
+    assert (found.code, found.gpu, found.status, found.cls) == ("matmul-everywhere", None, "critical", "unknown")
+    assert said in found.summary
+    assert [line.split(":")[0] for line in found.evidence] == ["GPU 0", "GPU 1"]
+    (alone,) = check(node, "count=1")
+    assert alone.gpu is not None
 
 
 @pytest.mark.parametrize(

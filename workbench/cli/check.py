@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from workbench.errors import WorkbenchError
 if TYPE_CHECKING:
     from workbench.health.finding import Finding
 
-__all__ = ["add_arguments", "code_of", "look", "run"]
+__all__ = ["add_arguments", "code_of", "look", "run", "show"]
 
 # Nagios's numbers, which Slurm's and Kubernetes' helpers read, too
 _CODES = {"not-applicable": 0, "ok": 0, "warning": 1, "unknown": 3, "critical": 2}  # worst last
@@ -32,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="before a job gets the node (default), while one runs (disturbs nothing; default with --watch), between jobs (may use the GPUs)",
     )
     parser.add_argument(
-        "-o", "--output", choices=("table", "json", "nagios", "npd", "prom"), default="table", help="default: table"
+        "-o",
+        "--output",
+        choices=("table", "json", "nagios", "npd", "npd-warnings", "prom"),
+        default="table",
+        help="default: table",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="also what is as it should be, and how it was looked at")
     parser.add_argument(
@@ -98,8 +103,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check this node, print the findings, return the code of the node's status."""
+    if not options.output.startswith("npd"):
+        return _run(options)
+    try:
+        return _run(options)
+    except Exception as error:
+        # node-problem-detector shows what stands on standard output, and of a plugin that says nothing what it said last, whatever that was
+        from workbench.report.findings import npd_line
+
+        sys.stdout.write(npd_line(f"workbench: {error}" if isinstance(error, WorkbenchError) else f"internal error: {error!r}"))
+        sys.stdout.flush()
+        raise  # the two lines on stderr, which it logs, and an exit code that it takes for unknown
+
+
+def _run(options: argparse.Namespace) -> int:
     from workbench.config import load_config
-    from workbench.health import fitness
     from workbench.report.findings import FORMATS
 
     config = load_config(options.config, profile=options.profile, flags={})
@@ -124,8 +142,8 @@ def run(options: argparse.Namespace) -> int:
         return _CODES[run_pairs(options)]
     findings = look(options, settings)
     about = {"about": _about(options)} if options.output == "json" else {}
-    sys.stdout.write(FORMATS[options.output](findings, verbose=options.verbose, **about))
-    return code_of(fitness(findings), options.output)
+    show(FORMATS[options.output](findings, verbose=options.verbose, **about))
+    return code_of(findings, options.output)
 
 
 def _about(options: argparse.Namespace) -> dict[str, str]:
@@ -143,9 +161,22 @@ class _Usage(WorkbenchError):
     exit_code = exits.USAGE
 
 
-def code_of(status: str, output: str) -> int:
-    """Return the exit code of a node's status: Nagios's, or what node-problem-detector expects of a plugin."""
-    return (_NPD if output == "npd" else _CODES)[status]
+def show(text: str) -> None:
+    """Print what was found; a reader that went away (head) must not change the exit code, since 0 would say that the node is fit."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def code_of(findings: Sequence[Finding], output: str) -> int:
+    """Return the exit code of what was found: Nagios's, or what node-problem-detector expects of a plugin."""
+    from workbench.health import fitness
+
+    if output == "npd-warnings":
+        return int(any(one.warns for one in findings))
+    return (_NPD if output == "npd" else _CODES)[fitness(findings)]
 
 
 def look(options: argparse.Namespace, settings: Mapping[str, Any], *, node: str | None = None) -> list[Finding]:
@@ -196,10 +227,9 @@ def _kept(options: argparse.Namespace, settings: Mapping[str, Any]) -> int:
             lines = FORMATS["table"](shown, verbose=False).split("\n", 1)
             if fitness(shown) != "critical":  # files that hold little show little: no node is fit by them
                 lines[0] = f"{clean(node) or 'a node without a name'}: nothing in these files makes it unfit"
-            sys.stdout.write("\n".join(lines))
-            sys.stdout.write(f"  {len(unseen)} checks need more than these files hold\n" if unseen else "")
+            show("\n".join(lines) + (f"  {len(unseen)} checks need more than these files hold\n" if unseen else ""))
         else:
-            sys.stdout.write(FORMATS[options.output](mine, verbose=options.verbose))
+            show(FORMATS[options.output](mine, verbose=options.verbose))
     return _CODES[fitness(findings)]
 
 
@@ -222,5 +252,5 @@ def _explain(options: argparse.Namespace, settings: Mapping[str, Any]) -> int:
     kinds = (machine.kind,) if machine and machine.kind else ()
     found, cleared = rulings(log, readings["gpus"].value, environment=kinds)
     whole = "back to the last boot" if log.whole else "not back to the last boot"
-    sys.stdout.write(explained(found, cleared, f"the {log.place} reaches {whole}"))
+    show(explained(found, cleared, f"the {log.place} reaches {whole}"))
     return _CODES[max((one.rule.status for one in found), key=list(_CODES).index, default="ok" if log.whole else "unknown")]

@@ -13,6 +13,7 @@ __all__ = ["run_pairs"]
 
 def run_pairs(options: argparse.Namespace) -> str:
     """Run the pairs, print the findings, return the status of the nodes together."""
+    from workbench.cli.check import show
     from workbench.errors import ConfigError
     from workbench.health import fitness
     from workbench.health.pair_runs import judge_nccl
@@ -39,16 +40,16 @@ def run_pairs(options: argparse.Namespace) -> str:
         progress=_tell if sys.stderr.isatty() else None,
     )
     if options.output == "json":
-        sys.stdout.write(FORMATS["json"](findings, verbose=options.verbose))
+        show(FORMATS["json"](findings, verbose=options.verbose))
     else:
         bad = fold(one.node for one in findings if one.code == "pair-node-bad")
         links = sorted({one.part for one in findings if one.code == "pair-link-bad"})
         unsure = fold(one.node for one in findings if one.code == "pair-undecided")
         told = [f"bad: {bad}"] * bool(bad) + [f"bad link: {each}" for each in links] + [f"not known: {unsure}"] * bool(unsure)
-        sys.stdout.write(clean("; ".join(told) or "every node passes with another") + "\n")
+        show(clean("; ".join(told) or "every node passes with another") + "\n")
         for node in dict.fromkeys(one.node for one in findings):
             mine = [one for one in findings if one.node == node]
-            sys.stdout.write(FORMATS[options.output](mine, verbose=options.verbose))
+            show(FORMATS[options.output](mine, verbose=options.verbose))
     return fitness(findings)
 
 

@@ -18,6 +18,7 @@ SHIPPED = {
     "rbac --remediation": ("workbench.remediation.executors.kubernetes", "rbac-remediation.yaml"),
     "daemonset": ("workbench.deploy", "daemonset.yaml"),
     "npd": ("workbench.deploy", "npd.json"),
+    "npd-warnings": ("workbench.deploy", "npd-warnings.json"),
     "slurm": ("workbench.deploy", "slurm.sh"),
     "policy": ("workbench.deploy", "policy.toml"),
 }
@@ -31,10 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument(
         "action",
-        choices=("show", "rbac", "daemonset", "npd", "slurm", "policy"),
-        metavar="show|rbac|daemonset|npd|slurm|policy",
+        choices=("show", "rbac", "daemonset", "npd", "npd-warnings", "slurm", "policy"),
+        metavar="show|rbac|daemonset|npd|npd-warnings|slurm|policy",
         help="show: list all settings, without secrets; rbac: print the Kubernetes account that may read what triage needs, and no more; "
         "daemonset: print what checks every node; npd: print a monitor for node-problem-detector; "
+        "npd-warnings: print one that makes events of what does not make the node unfit; "
         "slurm: print a health program, prolog and epilog; policy: print a policy of remediation to begin with",
     )
     which = parser.add_mutually_exclusive_group()

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from workbench.cli import exits
-from workbench.cli.check import code_of, look
+from workbench.cli.check import code_of, look, show
 from workbench.cli.entry import complain
 from workbench.config import Config
 from workbench.errors import SourceError, WorkbenchError
-from workbench.health import Finding, fitness
+from workbench.health import Finding
 from workbench.health.publish import KubernetesEvents, KubernetesNode, Publisher, Textfile
 from workbench.health.state import boot_id
 from workbench.health.watch import Watch
@@ -69,8 +69,8 @@ def run(options: argparse.Namespace, config: Config) -> int:
         return _watch(options, config, publishers)
     options.context = options.context or "allocation"
     findings = look(options, settings, node=_node(options))
-    sys.stdout.write(FORMATS[options.output](findings, verbose=options.verbose))
-    code = code_of(fitness(findings), options.output)
+    show(FORMATS[options.output](findings, verbose=options.verbose))
+    code = code_of(findings, options.output)
     for publisher in publishers:
         try:
             publisher.publish(findings, time.time())

@@ -82,6 +82,11 @@ class Finding:
         return self.required and self.status in ("critical", "unknown")
 
     @property
+    def warns(self) -> bool:
+        """Whether somebody should know of it though the node may get jobs."""
+        return self.status not in ("ok", "not-applicable") and not self.unfit
+
+    @property
     def who(self) -> str:
         """Of whom it speaks, as the begin of a sentence: ``GPU 3: ``; empty for the node."""
         if self.gpu is not None and self.gpu.index is not None:

@@ -177,7 +177,7 @@ class KubernetesEvents:
         deadline = Deadline(self._seconds)
         kinds: dict[str, list[Finding]] = {}
         for one in findings:
-            if one.status not in ("ok", "not-applicable") and not one.unfit:
+            if one.warns:
                 kinds.setdefault(f"{one.check}/{one.code}", []).append(one)
         for gone in set(self._told) - set(kinds):
             if now - self._told[gone][0] >= _EVENTS:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from workbench.catalog import signatures, table
 from workbench.catalog.findings import FindingRow, findings_table
+from workbench.catalog.xid_rules import XidContext, rule_for
 from workbench.health.conditions import FIT, NodeCondition, camel, is_stale
 from workbench.remediation.model import Evidence, FleetState, NodeState, Trouble, digest
 from workbench.remediation.troubles import Checked
@@ -21,8 +23,17 @@ def _by_reason(site: str | None = None) -> dict[str, FindingRow]:
 
 @lru_cache(maxsize=4)
 def _signature_by_reason(site: str | None = None) -> dict[str, tuple[str, str, str]]:
-    """Return (code, class, remediation) of signatures by the same word: findings of Xids and SXids bear their signature's name."""
-    return {camel(code): (code, row.cls, row.remediation or "none") for code, row in signatures(site).items()}
+    """
+    Return (code, class, remediation) by the same word of what has no row of its own there: Xids and SXids.
+
+    Of an Xid it is the rule that holds when nothing more is known; on the node itself more was, and stands in the message.
+    """
+    found = {camel(code): (code, row.cls, row.remediation or "none") for code, row in signatures(site).items()}
+    for word, (code, _, _) in list(found.items()):
+        if number := re.fullmatch(r"xid-(\d+)", code):
+            rule = rule_for(XidContext(int(number[1])))
+            found[word] = (code, rule.cls, rule.action)
+    return found
 
 
 def of_node(node: NodeState, now: float) -> tuple[list[Trouble], Checked | None]:

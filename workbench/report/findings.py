@@ -10,7 +10,7 @@ from typing import Any
 from workbench.health import STATUSES, Finding, fitness
 from workbench.report.text import clean
 
-__all__ = ["FORMATS", "headline"]
+__all__ = ["FORMATS", "headline", "npd_line"]
 
 SCHEMA = "workbench.findings/1"
 _MARKS = {"ok": "ok", "warning": "WARN", "critical": "CRIT", "unknown": "????", "not-applicable": "-"}
@@ -100,9 +100,27 @@ def _npd(findings: Sequence[Finding], *, verbose: bool) -> str:
     first = next((one for one in findings if one.status == status and one.required), None)
     if first is None or status in ("ok", "not-applicable"):
         return f"{len(findings)} findings, none that makes the node unfit\n"
-    who = _who(first)
-    text = f"{first.check}{f' [{who}]' if who else ''}: {first.summary}"
-    return clean(text).encode()[:_NPD_LENGTH].decode("utf-8", "ignore") + "\n"
+    return npd_line(_npd_text(first))
+
+
+def _npd_warnings(findings: Sequence[Finding], *, verbose: bool) -> str:
+    """The same for a rule of the type temporary: what somebody should know of a node that may get jobs; exit code 1 when there is something."""
+    del verbose
+    told = [one for one in findings if one.warns]
+    return npd_line(_npd_text(told[0]), f" (and {len(told) - 1} more)" if len(told) > 1 else "") if told else "no warnings\n"
+
+
+def _npd_text(one: Finding) -> str:
+    who = _who(one)
+    return f"{one.check}{f' [{who}]' if who else ''}: {one.summary}"
+
+
+def npd_line(text: str, more: str = "") -> str:
+    """Return a text as the one line that node-problem-detector shows whole, with something behind it that is never cut."""
+    text, room = clean(text), _NPD_LENGTH - len(more)
+    if len(text.encode()) > room:
+        text = text.encode()[: room - len("…".encode())].decode("utf-8", "ignore") + "…"
+    return text + more + "\n"
 
 
 def _prom(findings: Sequence[Finding], *, verbose: bool) -> str:
@@ -139,4 +157,11 @@ def _prom(findings: Sequence[Finding], *, verbose: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-FORMATS: dict[str, Callable[..., str]] = {"table": _table, "json": _json, "nagios": _nagios, "npd": _npd, "prom": _prom}
+FORMATS: dict[str, Callable[..., str]] = {
+    "table": _table,
+    "json": _json,
+    "nagios": _nagios,
+    "npd": _npd,
+    "npd-warnings": _npd_warnings,
+    "prom": _prom,
+}

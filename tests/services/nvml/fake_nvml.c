@@ -325,11 +325,12 @@ NUMBER_OF_TWO(nvmlDeviceGetTotalEccErrors, U64) /* 0 corrected, 1 uncorrected : 
 nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t d, int type, int span, int place, U64 *v) { /* : 2 DRAM, 7 SRAM */
   ASK(id(d), 3, type, span, place); *v = said.v[0]; return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t d, nvmlEccSramErrorStatus_t *s) { ASK(id(d), 0); s->bThresholdExceeded = (U32)said.v[0]; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t d, U32 *s) { /* of channel, of TPC; behind a version */
-  ASK(id(d), 0); s[1] = (U32)said.v[0]; s[2] = (U32)said.v[1]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t d, nvmlRepairStatus_t *s) { /* of channel, of TPC */
+  ASK(id(d), 0); s->bChannelRepairPending = (U32)said.v[0]; s->bTpcRepairPending = (U32)said.v[1]; return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t d, U32 *fixed, U32 *broken, U32 *pending, U32 *failure) {
   ASK(id(d), 0); *fixed = (U32)said.v[0]; *broken = (U32)said.v[1]; *pending = (U32)said.v[2]; *failure = (U32)said.v[3]; return NVML_SUCCESS; }
-nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t d, U32 *banks) { ASK(id(d), 0); for (int i = 0; i < 5; i++) banks[i] = (U32)said.v[i]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t d, nvmlRowRemapperHistogramValues_t *h) { /* banks with all spare rows left, many, some, few, none */
+  ASK(id(d), 0); h->max = (U32)said.v[0]; h->high = (U32)said.v[1]; h->partial = (U32)said.v[2]; h->low = (U32)said.v[3]; h->none = (U32)said.v[4]; return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t d, int cause, U32 *n, U64 *pages) { /* how many */
   ASK(id(d), 1, cause);
   U32 there = (U32)said.v[0], room = *n;
@@ -341,7 +342,7 @@ NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, U32)
 
 NUMBER_OF(nvmlDeviceGetTemperature, U32)
 NUMBER_OF(nvmlDeviceGetTemperatureThreshold, U32)
-nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t d, int *versioned) { ASK(id(d), 0); versioned[1] = (int)said.v[0]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t d, nvmlMarginTemperature_t *m) { ASK(id(d), 0); m->marginTemperature = (int)said.v[0]; return NVML_SUCCESS; }
 NUMBER(nvmlDeviceGetFanSpeed, U32)
 NUMBER(nvmlDeviceGetPowerUsage, U32)
 NUMBER(nvmlDeviceGetEnforcedPowerLimit, U32)
@@ -354,8 +355,8 @@ NUMBER(nvmlDeviceGetPerformanceState, U32)
 NUMBER(nvmlDeviceGetCurrentClocksEventReasons, U64)
 NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, U64)
 NUMBER(nvmlDeviceGetSupportedClocksEventReasons, U64)
-nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t d, int policy, U64 *times) { /* reference, violation */
-  ASK(id(d), 1, policy); times[0] = said.v[0]; times[1] = said.v[1]; return NVML_SUCCESS; }
+nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t d, int policy, nvmlViolationTime_t *times) { /* reference, violation */
+  ASK(id(d), 1, policy); times->referenceTime = said.v[0]; times->violationTime = said.v[1]; return NVML_SUCCESS; }
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *u) { ASK(id(d), 0); u->gpu = (U32)said.v[0]; u->memory = (U32)said.v[1]; return NVML_SUCCESS; }
 
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, U32)

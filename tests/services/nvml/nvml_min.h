@@ -1,5 +1,5 @@
 /* Of NVML's interface what fake_nvml.c plays, so that it needs a C compiler and no SDK. Sizes and values as in nvml.h of CUDA 12.9
-   (https://docs.nvidia.com/deploy/nvml-api); tests/sources/test_nvml.py compares the sizes with pynvml's. */
+   and 13 (https://docs.nvidia.com/deploy/nvml-api): tests/live/test_nvml_header_live.py lets the compiler compare. */
 #define NVML_SUCCESS 0
 #define NVML_ERROR_INVALID_ARGUMENT 2
 #define NVML_ERROR_NOT_SUPPORTED 3
@@ -26,6 +26,10 @@ typedef struct {
   unsigned bThresholdExceeded;
 } nvmlEccSramErrorStatus_t;
 typedef struct { unsigned gpu, memory; } nvmlUtilization_t;
+typedef struct { unsigned version, bChannelRepairPending, bTpcRepairPending; } nvmlRepairStatus_t;
+typedef struct { unsigned version; int marginTemperature; } nvmlMarginTemperature_t;
+typedef struct { unsigned long long referenceTime, violationTime; } nvmlViolationTime_t;
+typedef struct { unsigned max, high, partial, low, none; } nvmlRowRemapperHistogramValues_t;
 typedef struct { unsigned version; unsigned char clusterUuid[16]; nvmlReturn_t status; unsigned cliqueId; unsigned char state; unsigned healthMask; } nvmlGpuFabricInfoV_t;
 typedef struct { unsigned char clusterUuid[16]; nvmlReturn_t status; unsigned cliqueId; unsigned char state; } nvmlGpuFabricInfo_t;
 typedef struct {

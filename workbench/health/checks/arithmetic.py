@@ -13,6 +13,11 @@ from workbench.sources.node.matmul import Tested, Tests
 __all__ = ["arithmetic"]
 
 _CODES = {"hang": "matmul-hang", "fault": "matmul-fault"}
+_EVERYWHERE = {
+    "matmul-wrong": "products were wrong",
+    "matmul-hang": "products began and did not end",
+    "matmul-fault": "CUDA failed",
+}
 
 
 @check(
@@ -27,6 +32,15 @@ _CODES = {"hang": "matmul-hang", "fault": "matmul-fault"}
 def arithmetic(seen: Seen) -> Iterator[Finding]:
     """Judge each GPU: one wrong element is one too many, since nothing in these products is ever rounded."""
     tests: Tests = seen.value("matmul")
+    ways = {_code(one) for one in tests.gpus}
+    if len({one.gpu for one in tests.gpus}) > 1 and len(ways) == 1 and "" not in ways:
+        # the same on each: what they have in common is more likely than that all of them are broken
+        (code,) = ways
+        lines = [f"{_name(one)}: {one.said or _first(one)}" for one in tests.gpus]
+        yield seen.found(
+            "matmul-everywhere", f"{_EVERYWHERE[code]} on each of {len(tests.gpus)} (by {tests.library})", evidence=lines
+        )
+        return
     for one in tests.gpus:
         wrong = [product for product in one.products if product.wrong or product.differ]
         if wrong:
@@ -38,7 +52,7 @@ def arithmetic(seen: Seen) -> Iterator[Finding]:
                 else f"{len(wrong)} of {len(one.products)} products"
             )
             lines = [f"{product.kind} {product.size}: {_place(place)}" for product in wrong for place in product.places]
-            summary = f"{some} wrong ({kinds}): {_place(first.places[0]) if first.places else 'repeats differ'}"
+            summary = f"{some} wrong ({kinds}): {_first(one)}"
             yield seen.found("matmul-wrong", summary, gpu=one.gpu, part=one.part, evidence=lines)
         if one.ending in _CODES:
             yield seen.found(_CODES[one.ending], one.said, gpu=one.gpu, part=one.part)
@@ -46,6 +60,23 @@ def arithmetic(seen: Seen) -> Iterator[Finding]:
             yield seen.unknown(one.said, gpu=one.gpu, part=one.part, code=f"unread-{one.ending}")
         elif not wrong:
             yield seen.ok(_told(one, tests), gpu=one.gpu, part=one.part)
+
+
+def _name(one: Tested) -> str:
+    """Return a GPU or an instance as a person names it."""
+    return one.part or (f"GPU {one.gpu.index}" if one.gpu.index is not None else str(one.gpu.uuid))
+
+
+def _code(one: Tested) -> str:
+    """The code of what went wrong with a GPU; empty when nothing did, or when there is no answer."""
+    if any(product.wrong or product.differ for product in one.products):
+        return "matmul-wrong"
+    return _CODES.get(one.ending, "")
+
+
+def _first(one: Tested) -> str:
+    places = [place for product in one.products if product.wrong or product.differ for place in product.places[:1]]
+    return _place(places[0]) if places else "repeats differ"
 
 
 def _told(one: Tested, tests: Tests) -> str:

@@ -191,11 +191,17 @@ def check(with_: Any, a: Any, b: Any, product: Any, most: int, terms: int, seed:
         columns_here = {*with_.wrong_rows(whole[row : row + 1], right), *(column for line, column in odd if line == row)}
         for at in sorted(columns_here):
             value = float(got[row, at])
-            told = value if value == value and abs(value) != float("inf") else str(value)  # JSON has no NaN
-            found.append({"row": row, "column": at, "got": told, "right": int(right[0, at])})
-    if not found and columns:  # a row's checksum that is right and a column's that is not: the host itself miscounts
-        found.append({"row": -1, "column": columns[0], "got": 0.0, "right": 0})
+            found.append(_wrong(row, at, value, int(right[0, at])))
+    for column in columns[:_ROWS] if not found else ():  # faults that cancel in the checksum of their row
+        right = a @ b[:, column : column + 1]
+        lines = with_.wrong_rows(whole[:, column : column + 1], right)
+        found += [_wrong(row, column, float(got[row, column]), int(right[row, 0])) for row in lines]
     return found
+
+
+def _wrong(row: int, column: int, value: float, right: int) -> dict[str, Any]:
+    told = value if value == value and abs(value) != float("inf") else str(value)  # JSON has no NaN
+    return {"row": row, "column": column, "got": told, "right": right}
 
 
 def probe(with_: Any, seconds: float, sizes: Any = SIZES, repeats: int = 20, hook: Any = _none, say: Any = _say) -> None:
@@ -216,8 +222,9 @@ def probe(with_: Any, seconds: float, sizes: Any = SIZES, repeats: int = 20, hoo
                 there = with_.again(a, b, kind)
                 first = hook(with_.multiply(*there), kind, size, 0)
                 wrong = check(with_, a, b, first, most, terms, seed)
-                differ = 0
+                differ, made = 0, 1
                 for repeat in range(1, repeats):
+                    made += 1
                     other = hook(with_.multiply(*there), kind, size, repeat)
                     if not wrong and not with_.equal(first, other):
                         differ += 1
@@ -226,7 +233,7 @@ def probe(with_: Any, seconds: float, sizes: Any = SIZES, repeats: int = 20, hoo
                         ]
                     if time.monotonic() - begun > seconds and turn:
                         break
-                say(json.dumps({"kind": kind, "size": size, "terms": terms, "repeats": repeats, "wrong": len(wrong), "differ": differ,
+                say(json.dumps({"kind": kind, "size": size, "terms": terms, "repeats": made, "wrong": len(wrong), "differ": differ,
                                 "places": wrong[:_SHOWN]}))  # fmt: skip
         turn += 1
     say(json.dumps({"end": True, "seconds": round(time.monotonic() - begun, 2)}))

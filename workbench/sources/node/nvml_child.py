@@ -29,6 +29,8 @@ _REASONS = (
     "hw_thermal_slowdown",
     "hw_power_brake_slowdown",
     "display_clock_setting",
+    "board_limit",  # these two since CUDA 13
+    "reliability",
 )
 _RECOVERY = (
     "None",
@@ -252,7 +254,8 @@ class _Gpu:
                 if failed.code != _MISSING:
                     raise
                 mask = int(self.ask("nvmlDeviceGetCurrentClocksThrottleReasons"))  # its name before R535
-            return [name for bit, name in enumerate(_REASONS) if mask >> bit & 1]
+            known = [name for bit, name in enumerate(_REASONS) if mask >> bit & 1]
+            return known + [f"bit_{bit}" for bit in range(len(_REASONS), 64) if mask >> bit & 1]
 
         def load() -> dict[str, int]:
             found = self.ask("nvmlDeviceGetUtilizationRates")
