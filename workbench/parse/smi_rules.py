@@ -195,6 +195,7 @@ def judge(readings: Sequence[Reading], out: Out) -> None:
             rule(reading, out)
     judge_peers(readings, out)
     judge_clocks(readings, out)
+    judge_pages(readings, out)
 
 
 def judge_peers(readings: Sequence[Reading], out: Out) -> None:
@@ -212,6 +213,15 @@ def judge_peers(readings: Sequence[Reading], out: Out) -> None:
             odd = len(widths) > 1 and value < usual[0][0]
             out.event("smi-link-degraded", row, gpu, weight=0.6 if odd else None, role="cause" if odd else None,
                       current=int(value), max=int(most), peers=len(widths))  # fmt: skip
+
+
+def judge_pages(readings: Sequence[Reading], out: Out) -> None:
+    """Count the rows of `--query-retired-pages`, which has one a page: NVIDIA's limit is on their number."""
+    pages = Counter(reading.gpu for reading in readings if reading.value("retired_pages_address"))
+    last = {reading.gpu: cell.row for reading in readings if (cell := reading.first("retired_pages_address"))}
+    for gpu, count in pages.items():
+        if gpu is not None:
+            out.event("smi-page-limit" if count >= PAGES_LIMIT else "smi-retired-pages", last[gpu], gpu, pages=count)
 
 
 def judge_clocks(readings: Sequence[Reading], out: Out) -> None:

@@ -60,6 +60,9 @@ _NVLINK5 = re.compile(
     r"Link\s+(?P<link>-?\d+)\s*\((?P<words>[0-9a-fA-Fx ,]+)\)?",
     re.IGNORECASE,
 )
+# Dynamic Page Retirement: New page retired, reboot to activate (0x00000000002ce8ac).
+_REBOOT = re.compile(r"\breboot to (?:activate|retire)", re.IGNORECASE)
+_NO_SPARE = re.compile(r"bank|no spare|exhaust|full", re.IGNORECASE)
 _HEX = re.compile(r"0x([0-9a-fA-F]+)")
 _ACTIONS = {  # words of the driver's recovery action → remediation, weight as a symptom
     "none": "none",
@@ -111,6 +114,12 @@ def _fields(code: int, detail: str) -> dict[str, Any]:
         data["remap"] = "failed" if failed else "pending"
         if found := _ROW.search(detail):
             data["address"] = found[1]
+        if _REBOOT.search(detail):
+            data["remediation"] = (
+                "reboot-node"  # the driver's own word, of GPUs before Ampere: page retirement, not row remapping
+            )
+        elif code == 64 and _NO_SPARE.search(detail):
+            data["remediation"] = "replace-node"
     if code in (94, 95) and (found := _CONTAINED.search(detail)):
         data["contained"] = found[1] == "Contained"
         if found[2]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from workbench.health.finding import Finding
 from workbench.health.registry import check
 from workbench.health.seen import Seen
-from workbench.health.told import told
+from workbench.health.told import same, told
 from workbench.parse.gpu_state import GpuState
 
 __all__ = ["recovery"]
@@ -35,7 +35,7 @@ def recovery(seen: Seen) -> Iterator[Finding]:
     for state in seen.gpus.states:
         bad = [_named(finding, state) for finding in told(seen, state) if finding.status != "ok"]
         said = state.get("recovery_action")
-        refused = state.why_not.get("handle")
+        refused = state.why_not.get("handle") or _blank(seen, state)
         if (state.lost or refused) and not any(finding.status == "critical" for finding in bad):
             code = "gpu-lost" if state.lost else "gpu-handle-refused"
             yield seen.found(code, f"it answers no more: {state.lost or refused}", gpu=state.gpu)
@@ -49,6 +49,15 @@ def recovery(seen: Seen) -> Iterator[Finding]:
             yield seen.ok("no recovery is needed", gpu=state.gpu)
         else:
             yield seen.unknown(f"the driver asks for {said!r}, and nobody here knows what that is", gpu=state.gpu)
+
+
+def _blank(seen: Seen, state: GpuState) -> str:
+    """Why a GPU counts as silent of which a table shows errors only; empty when it shows more, or there is a better word for it."""
+    for event in seen.gpus.events:
+        many = int(event.data.get("fields") or 0) >= _SILENT
+        if event.signature == "smi-err-field" and many and same(event.gpu, state.gpu) and state.number("temperature.gpu") is None:
+            return "most of its values are errors"
+    return ""
 
 
 def _named(finding: Finding, state: GpuState) -> Finding:
