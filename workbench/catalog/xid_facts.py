@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from workbench.catalog import signatures, table
@@ -79,7 +79,7 @@ def facts_of(event: Event, near: Sequence[Event] = (), others: Iterable[int] = (
     return facts | _around(event, near)
 
 
-def _around(event: Event, near: Sequence[Event]) -> Mapping[str, str]:
+def _around(event: Event, near: Sequence[Event]) -> dict[str, str]:
     facts = {}
     for one in near:
         if one.data.get("boot") != event.data.get("boot"):

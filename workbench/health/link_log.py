@@ -14,8 +14,9 @@ __all__ = ["link_troubles"]
 _CORRECTED = 1000
 _DAY = 86400.0
 # A link that replays at this pace is marginal whatever the day's sum is: DCGM's health watch warns above 8 replays a minute
-# (DCGM_LIMIT_MAX_PCIREPLAY_RATE in dcgm_structs.h), and each of the kernel's lines stands for one replay or more.
-_A_MINUTE = 8.0
+# (DCGM_LIMIT_MAX_PCIREPLAY_RATE in dcgm_structs.h), and each of the kernel's lines stands for one replay or more. Over some minutes: a
+# burst that ends is weather.
+_A_MINUTE, _MINUTES = 8.0, 5.0
 _SOME = 3  # corrected errors that are no coincidence when the same link has lost lanes
 _WIDTHS = re.compile(r"\bx(\d{1,2})\b")
 
@@ -46,7 +47,7 @@ def link_troubles(
             if count >= _CORRECTED:
                 yield kind, f"{count} corrected errors within a day on the way to this GPU", corrected
             elif max((_pace(event) for event in corrected), default=0.0) > _A_MINUTE:
-                yield kind, f"{count} corrected errors in a burst on the way to this GPU", corrected
+                yield kind, f"{count} corrected errors, many a minute, on the way to this GPU", corrected
             elif silent and any(event.data.get("storm") for event in corrected):
                 yield kind, f"{count} corrected errors within moments on the way to this GPU, which does not answer", corrected
         elif kind != "pcie-width-limited":
@@ -61,12 +62,12 @@ def link_troubles(
 
 
 def _pace(event: Event) -> float:
-    """Errors a minute, over a minute at least."""
+    """Errors a minute, over five minutes at least."""
     span = (event.last - event.time) if event.last is not None and event.time is not None else 0.0
     for first, last in (("uptime", "last_uptime"), ("elapsed", "last_elapsed")):
         if not span and first in event.data and last in event.data:
             span = float(event.data[last]) - float(event.data[first])
-    return int(event.data.get("errors") or event.count) / max(span / 60.0, 1.0)
+    return int(event.data.get("errors") or event.count) / max(span / 60.0, _MINUTES)
 
 
 def _lanes(event: Event) -> tuple[int, int] | None:

@@ -295,7 +295,12 @@ def _fast(line: str) -> Stamp | None:
             of_day = _of_day(found[3], found[4], found[5], 0.0)
             if of_day is not None and int(found[2]) <= 31:
                 uptime = float(found[7]) if found[7] else None
-                return Stamp(line[found.end() :], yearless=(month, int(found[2]), of_day), uptime=uptime, host=found[6] and intern(found[6]))
+                return Stamp(
+                    line[found.end() :],
+                    yearless=(month, int(found[2]), of_day),
+                    uptime=uptime,
+                    host=found[6] and intern(found[6]),
+                )
     return None
 
 

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from workbench.catalog.recovery_actions import remediation_of
 from workbench.model import Gpu
 from workbench.parse.smi_doc import Out, Row, number
 from workbench.parse.smi_query import Reading
@@ -110,7 +111,7 @@ def _rows(reading: Reading, out: Out) -> None:
 def _reset(reading: Reading, out: Out) -> None:
     cell, value = reading.first(r"(?:gpu_)?recovery_action"), reading.value(r"(?:gpu_)?recovery_action")
     if cell and value and value.lower() not in ("none", "unknown"):
-        out.event("smi-recovery-action", cell.row, reading.gpu, action=value)
+        out.event("smi-recovery-action", cell.row, reading.gpu, action=value, remediation=remediation_of(value) or None)
     if row := _yes(reading, r"reset_required|reset_status_reset_required"):
         out.event("smi-reset-required", row, reading.gpu)
     if row := _yes(reading, r"(?:reset_status_)?drain_and_reset_recommended"):

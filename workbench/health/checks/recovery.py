@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from workbench.catalog.recovery_actions import remediation_of
 from workbench.health.finding import Finding
 from workbench.health.registry import check
 from workbench.health.seen import Seen
@@ -13,18 +14,6 @@ from workbench.parse.gpu_state import GpuState
 
 __all__ = ["recovery"]
 
-# nvml.h, nvmlGpuRecoveryAction_t, and nvidia-smi's words for it → the remediation
-_ACTIONS = {
-    "reset": "reset-gpu",
-    "gpu reset": "reset-gpu",
-    "reboot": "reboot-node",
-    "node reboot": "reboot-node",
-    "system reboot": "reboot-node",
-    "drain p2p": "drain",
-    "drain and reset": "reset-gpu",
-    "bus reset": "reset-gpu",
-    "recover imex domain": "fix-platform",
-}
 # one value that cannot be read is a sensor; when its temperature and so many others cannot, the GPU does not answer
 _SILENT = 3
 
@@ -68,6 +57,6 @@ def _named(finding: Finding, state: GpuState) -> Finding:
         )
     if finding.code != "smi-recovery-action" or not said:
         return finding
-    action = _ACTIONS.get(said.lower())
+    action = remediation_of(said)
     summary = f"the driver asks for: {said}"
     return replace(finding, summary=summary, action=action or finding.action)
