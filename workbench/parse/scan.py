@@ -162,6 +162,8 @@ class Scanner:
 
     def _scan_file(self, path: str, workers: int, progress: Progress | None, per: int, head: int, tail: int) -> ScanResult:
         size = os.stat(path).st_size
+        if size >= LONG:
+            use_numpy()
         starts = range(0, size, RANGE)
         parts: list[Part | None] = [None] * len(starts)
         # The end first: there is the flood of what failed, which takes one thread as long as much of the rest takes the others.
@@ -189,15 +191,10 @@ class Scanner:
                         part.run(begin, stop if stop < size else None)
 
         if workers == 1 or len(starts) <= 1:
-            if size >= LONG:
-                use_numpy()
             work()
         else:
             with ThreadPoolExecutor(workers) as pool:
-                jobs = [pool.submit(work) for _ in range(workers)]
-                if size >= LONG:
-                    use_numpy()
-                for job in jobs:
+                for job in [pool.submit(work) for _ in range(workers)]:
                     job.result()
         result = self._merged([part for part in parts if part], per)
         if head or tail:
