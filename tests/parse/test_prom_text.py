@@ -270,7 +270,9 @@ a{x="2"} 8 1760000030
 b{bad=1} 5 1760000030
 """
     parsed = parse_exposition(raw, file="x")
-    got = {(one.name, one.raw): (one.values.tolist(), [one.line_of(at) for at in range(len(one.values))]) for one in parsed.series}
+    got = {
+        (one.name, one.raw): (one.values.tolist(), [one.line_of(at) for at in range(len(one.values))]) for one in parsed.series
+    }
     assert got == {
         ("a", 'x="1"'): ([1, 2, 3], [2, 4, 6]),
         ("b", 'x="1"'): ([10, 20], [3, 7]),
