@@ -126,6 +126,14 @@ class Event:
     last: float | None = None  # time of the last of `count` coalesced observations
     order: int = 0  # position in reading order; breaks ties of time
 
+    def copy(self, data: dict[str, Any]) -> Event:
+        """Return the same event with other `data`: `dataclasses.replace`, ten times faster, for the hundred thousand of a large job."""
+        return Event(
+            self.signature, self.source, self.text, self.time, self.file, self.line, self.node, self.gpu, self.rank,
+            self.local_rank, self.pid, self.attempt, self.role, self.cls, self.weight, self.code, data, self.count, self.last,
+            self.order,
+        )  # fmt: skip
+
 
 @dataclass(slots=True)
 class Series:

@@ -255,3 +255,35 @@ def test_many_samples_of_a_series_are_arrays():
     series = parse_exposition(raw, file="x").series[0]
     assert series.values.dtype == series.times.dtype == np.float64
     assert len(series.values) == 300
+
+
+def test_samples_of_a_series_meet_however_they_are_written():
+    """Names that take turns, an exemplar and odd spacing lead to the same series as the common form."""
+    raw = b"""# TYPE a gauge
+a{x="1"} 1 1760000000
+b{x="1"} 10 1760000000
+a{x="1"} 2 1760000030
+a{x="2"} 7 1760000000
+a{x="1"}   3 1760000060
+b{x="1"} 20 1760000030 # {trace_id="t"} 0.5
+a{x="2"} 8 1760000030
+b{bad=1} 5 1760000030
+"""
+    parsed = parse_exposition(raw, file="x")
+    got = {
+        (one.name, one.raw): (one.values.tolist(), [one.line_of(at) for at in range(len(one.values))]) for one in parsed.series
+    }
+    assert got == {
+        ("a", 'x="1"'): ([1, 2, 3], [2, 4, 6]),
+        ("b", 'x="1"'): ([10, 20], [3, 7]),
+        ("a", 'x="2"'): ([7, 8], [5, 8]),
+    }
+    assert [problem.line for problem in parsed.problems] == [9]
+
+
+def test_the_series_of_one_scrape_share_their_time_and_nobody_can_move_it():
+    """One array serves thousands of series."""
+    series = parse_exposition(b'a{x="1"} 1\na{x="2"} 2\n', file="x", default_time=5.0).series
+    assert [one.times.tolist() for one in series] == [[5.0], [5.0]]
+    with pytest.raises(ValueError, match="read-only"):
+        series[0].times[0] = 6.0

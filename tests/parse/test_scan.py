@@ -275,3 +275,29 @@ def test_a_number_is_found_among_lines_that_look_alike(word: str) -> None:
     text = quiet * 400 + word + "\n" + quiet * 400
     _, counts = Scanner([("lost", r"(?i)loss\s*[:=]\s*(?:tensor\()?[-+]?(?:nan|inf)\b")], cache=False).lines(text.encode())
     assert counts == {"lost": 1}
+
+
+def test_the_end_of_a_file_is_read_first_and_takes_no_place_from_its_begin(
+    scanner: Scanner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a signature said first counts more than what it said last."""
+    monkeypatch.setattr("workbench.parse.scan.RANGE", 1 << 16)
+    file = tmp_path / "job.log"
+    file.write_bytes(b"".join(b"%d out of memory %s\n" % (number, b"x" * 80) for number in range(4000)))
+    for workers in (1, 2):
+        result = scanner.scan(file, workers=workers, per_signature=10)
+        kept = [line.no for line in result.lines if line.hits]
+        assert kept[:10] == list(range(1, 11))
+        assert kept == sorted(kept)
+        assert kept[-1] > 3500
+        assert (result.counts, result.total_lines) == ({"oom": 4000}, 4000)
+
+
+def test_lines_after_a_flood_are_found_and_counted_exactly(scanner: Scanner) -> None:
+    """In a flood the first stage is left out; it comes back when the flood is over."""
+    flood = b"".join(b"[rank%d]: step %d CUDA out of memory\n" % (number % 64, number) for number in range(60_000))
+    calm = b"[rank1]: step 1 loss=1.25\n" * 90_000
+    xid = b"NVRM: Xid (PCI:0000:3b:00): 79, x\n"
+    result = scanner.scan(io.BytesIO(calm + flood + calm + xid + calm + flood + xid))
+    assert result.counts == {"oom": 120_000, "xid": 2, "xid-79": 2}
+    assert [line.no for line in result.lines if "xid" in line.hits] == [240_001, 390_002]

@@ -305,7 +305,7 @@ def test_events_that_are_too_old_are_stale(source: Kubernetes, cluster: Cluster,
     answer = next(one for one in answers if one.asked == "events")
 
     assert answer.status == "stale"
-    assert "5.6 h ago" in answer.detail
+    assert re.search(r"5\.[67] h ago", answer.detail)  # the suite has run for some minutes by now
 
 
 def test_a_clock_that_is_off_is_said(cluster: Cluster, tmp_path: Path) -> None:

@@ -192,13 +192,14 @@ def build_grid(series: Iterable[Series]) -> Grid | None:
     entities: list[Entity] = []
     firsts: list[float] = []
     fields: dict[str, dict[int, list[Series]]] = {}
-    wide: dict[str, bool] = {}
+    names: dict[str, tuple[bool, dict[int, list[Series]]]] = {}
     known: dict[tuple[Any, ...], tuple[int, str | None]] = {}  # many fields share one set of labels
     for row, first, last in zip(rows, begins.tolist(), ends.tolist(), strict=True):
         name = row.field
-        everywhere = wide.get(name)
-        if everywhere is None:
-            everywhere = wide[name] = _DEVICE_WIDE.match(name) is not None
+        of_name = names.get(name)
+        if of_name is None:
+            of_name = names[name] = _DEVICE_WIDE.match(name) is not None, fields.setdefault(name, {})
+        everywhere, of_field = of_name
         gpu = row.gpu
         short = (id(row.labels), id(gpu), everywhere, row.node, row.device, row.mig, row.pod, name == "up")
         found = known.get(short)
@@ -225,9 +226,6 @@ def build_grid(series: Iterable[Series]) -> Grid | None:
                     entity.held = (min(first, held[0]), max(last, held[1])) if held else (first, last)
             elif last > held[1]:
                 entity.group, entity.pod, entity.held = group, row.pod, (first, last)
-        of_field = fields.get(name)
-        if of_field is None:
-            of_field = fields[name] = {}
         pieces = of_field.get(number)
         if pieces is None:
             of_field[number] = [row]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from workbench.detect.flight_groups import in_words
@@ -85,7 +84,7 @@ def _filled(event: Event) -> Event:
     group = _GROUP.search(event.text)
     if group:
         said |= {"pg_guid": group.group("guid"), "pg_id": group.group("id"), "pg_desc": group.group("desc")}
-    return replace(event, data={**said, **{k: v for k, v in event.data.items() if v is not None}})
+    return event.copy({**said, **{k: v for k, v in event.data.items() if v is not None}})
 
 
 def _group_of(report: Event) -> str:

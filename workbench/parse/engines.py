@@ -23,7 +23,7 @@ __all__ = ["Engine", "cache_folder", "engine"]
 _SMALL = 8 << 10  # bytes below which a first stage does not pay
 _REACH = 64 << 10  # how far a signature reaches within a line that is longer
 _PER_SPOT = 1200  # a line put to the expressions by itself costs about as much as so many bytes of a whole block
-_FORMAT = 7  # counts up when `patterns.for_blocks`, `gate` or the layout of the cached file changes
+_FORMAT = 8  # counts up when `patterns.for_blocks`, `gate` or the layout of the cached file changes
 
 
 class Engine(Protocol):
@@ -70,6 +70,13 @@ def engine(patterns: Sequence[str], *, name: str | None = None, cache: bool = Tr
     return _Re(patterns)
 
 
+class _Thread(threading.local):
+    """What each thread has for itself."""
+
+    scratch: Any = None  # memory to scan in
+    dense = False  # the block before was full of matches
+
+
 class _Hyperscan:
     name = "hyperscan"
 
@@ -77,7 +84,7 @@ class _Hyperscan:
         import hyperscan
 
         self._hs: Any = hyperscan
-        self._local = threading.local()
+        self._local = _Thread()
         self.rejected: list[tuple[int, str]] = []
         self.weights: list[int] = []
         file = self._file(patterns) if cache else None
@@ -161,7 +168,7 @@ class _Hyperscan:
         stop = len(text) if stop is None else stop
         if start >= stop:
             return []
-        scratches = getattr(self._local, "scratch", None)
+        scratches = self._local.scratch
         if scratches is None:
             scratches = self._local.scratch = self._hs.Scratch(self._gate), self._hs.Scratch(self._full)
         view = memoryview(text)
@@ -169,21 +176,33 @@ class _Hyperscan:
         if stop - start < _SMALL:
             self._run(view, start, stop, scratches[1], found)
         else:
-            spots: list[int] = []
-            spot = spots.append
-
-            def on_spot(index: int, begin: int, end: int, flags: int, context: object) -> None:
-                spot(end)
-
-            self._gate.scan(view[start:stop], match_event_handler=on_spot, scratch=scratches[0])
-            if text[stop - 1] != 10:
-                spot(stop - start)  # a text of the first stage may need the line end that is missing here
-            if len(spots) * _PER_SPOT > stop - start:
+            spots = None if self._local.dense else self._spots(view, start, stop, scratches[0])
+            if spots is None:
                 self._run(view, start, stop, scratches[1], found)
+                # a flood goes on: while there are this many matches the first stage would only be in the way
+                self._local.dense = len(found) * _PER_SPOT > stop - start
             else:
+                if text[stop - 1] != 10:
+                    spots.append(stop - start)  # a text of the first stage may need the line end that is missing here
                 self._lines(text, view, start, stop, spots, scratches[1], found)
         found.sort()
         return found
+
+    def _spots(self, view: memoryview, start: int, stop: int, scratch: Any) -> list[int] | None:
+        """Return where the first stage found something; None when in so many places that the expressions had better see it all."""
+        spots: list[int] = []
+        spot = spots.append
+        most = (stop - start) // _PER_SPOT
+
+        def on_spot(index: int, begin: int, end: int, flags: int, context: object) -> bool:
+            spot(end)
+            return len(spots) > most  # ends the scan
+
+        try:
+            self._gate.scan(view[start:stop], match_event_handler=on_spot, scratch=scratch)
+        except self._hs.ScanTerminated:
+            return None
+        return spots
 
     def _lines(
         self,

@@ -24,7 +24,14 @@ from workbench.parse.patterns import REPEATS, WORD, Unsupported, arms, emit, esc
 
 __all__ = ["gate"]
 
-WIDTH = 6  # bytes of a text; eight and more measured slower, since more texts then differ
+WIDTH = 6  # bytes of a text that do
+# Hyperscan looks at the last eight bytes of a text and puts what passes to a second look, on which half of its time goes: each byte
+# more lets less through, but longer texts are shared by fewer signatures, and each text more lets more through.
+WIDEST = 8
+LESS = 1.3  # how much worse a text is for each byte less
+SCALE = 100.0  # how much better a rare text is: with the score left to ties only, one catalog in two measured slower by a fifth
+# Texts of one length below six take one of the eight tables of the first look for themselves: those of five are cut to four.
+CUT = 4
 # How rare a text must be to stand alone: the logarithm of the product of its letter triples' frequencies in ordinary logs. A word of
 # four letters whose triples are all unknown there has -21, one of six letters with common triples about -24.
 RARE = -9.0
@@ -79,32 +86,37 @@ def gate(patterns: Sequence[str]) -> list[tuple[bytes, bool]]:
 
 
 def _cover(choices: Iterable[list[_Need]]) -> set[bytes]:
-    """Return few pieces that hold one of each text of one need of each choice: the most shared first, of those the rarest."""
+    """Return few pieces that hold one of each text of one need of each choice: the longest and most shared first, of those the rarest."""
     choices = list(choices)
     shared: Counter[bytes] = Counter()
     for needs in choices:
         shared.update({piece for need in needs for text in need for piece in text})
 
     def cost(need: _Need) -> float:
-        return sum(min(SHORT ** (WIDTH - min(len(piece), WIDTH)) / shared[piece] for piece in text) for text in need)
+        return sum(min(_weight(piece) / shared[piece] for piece in text) for text in need)
 
     left = {text for needs in choices for text in min(needs, key=cost)}
     holders: dict[bytes, set[_Text]] = {}
     for text in left:
         for piece in text:
             holders.setdefault(piece, set()).add(text)
-    queue = [(-len(texts), _score(piece), piece) for piece, texts in holders.items()]
+    queue = [(_weight(piece) / len(texts), _score(piece), piece, len(texts)) for piece, texts in holders.items()]
     heapq.heapify(queue)
     chosen: set[bytes] = set()
     while left:
-        count, score, piece = heapq.heappop(queue)
+        _, score, piece, count = heapq.heappop(queue)
         open_ = len(holders[piece] & left)
-        if open_ == -count:
+        if open_ == count:
             chosen.add(piece)
             left -= holders[piece]
         elif open_:
-            heapq.heappush(queue, (-open_, score, piece))
+            heapq.heappush(queue, (_weight(piece) / open_, score, piece, open_))
     return chosen
+
+
+@cache
+def _weight(piece: bytes) -> float:
+    return float(LESS ** (WIDEST - min(len(piece), WIDEST)) * math.exp(_score(piece) / SCALE))
 
 
 @lru_cache(maxsize=1)
@@ -114,9 +126,14 @@ def _ordinary() -> bytes:
 
 @lru_cache(maxsize=1)
 def _triples() -> tuple[Counter[bytes], int]:
-    text = _one_digit(_ordinary())
+    text = _ordinary_digits()
     counts = Counter(text[at : at + 3] for at in range(len(text) - 2))
     return counts, sum(counts.values())
+
+
+@lru_cache(maxsize=1)
+def _ordinary_digits() -> bytes:
+    return _one_digit(_ordinary())
 
 
 def _one_digit(text: bytes) -> bytes:
@@ -128,7 +145,7 @@ def _one_digit(text: bytes) -> bytes:
 def _score(text: bytes) -> float:
     """Return how rare a text is in ordinary logs (the lower, the rarer); 0 when they contain it."""
     text = _one_digit(text)
-    if text in _one_digit(_ordinary()):
+    if text in _ordinary_digits():
         return 0.0
     counts, total = _triples()
     return sum(math.log((counts.get(text[at : at + 3], 0) + 0.2) / total) for at in range(len(text) - 2))
@@ -138,11 +155,20 @@ def _score(text: bytes) -> float:
 def _pieces(run: bytes, common: bool) -> _Text:
     """Return the rare pieces of a text (or, if those will do, the ones that are seldom)."""
     low = run.lower()
-    width = 2 * WIDTH if common else WIDTH
-    windows = {low[at : at + width] for at in range(max(1, len(low) - width + 1))}
     if common:
-        return frozenset(each for each in windows if len(each) > SHORTEST and _ordinary().count(each) <= _SELDOM)
-    rare = frozenset(each for each in windows if len(each) >= SHORTEST and _score(each) < RARE)
+        return frozenset(each for each in _windows(low, 2 * WIDTH) if len(each) > SHORTEST and _ordinary().count(each) <= _SELDOM)
+    if len(low) < WIDTH:
+        whole = _rare({low})
+        return (whole and _rare(_windows(low, CUT))) or whole
+    return _rare(_windows(low, WIDTH)) and _rare({each for width in range(WIDTH, WIDEST + 1) for each in _windows(low, width)})
+
+
+def _windows(text: bytes, width: int) -> set[bytes]:
+    return {text[at : at + width] for at in range(max(1, len(text) - width + 1))}
+
+
+def _rare(texts: Iterable[bytes]) -> _Text:
+    rare = frozenset(each for each in texts if len(each) >= SHORTEST and _score(each) < RARE)
     # Hyperscan tells texts apart by their last bytes; blanks, digits and punctuation are everywhere in a log
     return frozenset(each for each in rare if each[-1:].isalpha()) or rare
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from itertools import repeat
 from typing import Any
 
 from workbench.model import Parsed, Problem
@@ -49,7 +50,7 @@ class _Reader:
     """Series slots by the text before the value; a label text is parsed once, whatever number of metrics share it."""
 
     def __init__(self) -> None:
-        self.slots: dict[bytes, Any] = {}
+        self.slots: dict[bytes, dict[bytes, int]] = {}  # by name and label text
         self.keys: list[tuple[_Name, _Labels]] = []  # per slot
         self.names: dict[bytes, _Name | None] = {}
         self.texts: dict[bytes, _Labels | None] = {}
@@ -75,6 +76,9 @@ class _Reader:
     def slot(self, key: bytes) -> int | None:
         """Return the slot number of ``name{labels`` (without the closing brace), None when it is malformed."""
         word, _, inside = key.partition(b"{")
+        number = self.slots.get(word, {}).get(inside)
+        if number is not None:
+            return number
         name = self.names.get(word) or (self._name(word) if word not in self.names else None)
         labels = self.texts.get(inside) or (self._labels(inside) if inside not in self.texts else None)
         if not word and labels is None:  # Prometheus 3: {"metric.name", label="x"}
@@ -85,7 +89,7 @@ class _Reader:
                 self.names[key], self.texts[key] = name, labels
         if name is None or labels is None:
             return None
-        number = self.slots[key] = len(self.keys)
+        number = self.slots.setdefault(word, {})[inside] = len(self.keys)
         self.keys.append((name, labels))
         return number
 
@@ -133,44 +137,53 @@ def parse_exposition(raw: bytes, *, file: str, node: str | None = None, default_
     return parsed
 
 
-def _lines(reader: _Reader, raw: bytes) -> tuple[list[int], list[int], list[bytes]]:
+def _lines(reader: _Reader, raw: bytes) -> tuple[list[int], Any, list[bytes]]:
     """Return (slot, line number, text of value and time) of every sample; the loop that decides how fast all of this is."""
-    slots, names, texts, keys = reader.slots, reader.names, reader.texts, reader.keys
+    import numpy as np
+
+    texts, keys = reader.texts, reader.keys
     numbers: list[int] = []
     rests: list[bytes] = []
     skipped: list[int] = []
-    lookup, name_of, labels_of = slots.get, names.get, texts.get
+    labels_of = texts.get
+    # Samples of one name stand together as a rule: its table is looked up once, and of each line only the labels are looked at.
+    name: _Name | None = None
+    here: dict[bytes, int] = {}
+    start, size = b"\n", 0  # no line starts with it
     no = 0
     for no, line in enumerate(raw.split(b"\n"), 1):
         key, _, rest = line.rpartition(b"} ")
-        number = lookup(key) if key else None
+        number: int | None = None
+        if key.startswith(start):
+            inside = key[size:]
+            number = here.get(inside)
+            if number is None and (labels := labels_of(inside)) is not None:
+                number = here[inside] = len(keys)
+                keys.append((name, labels))  # type: ignore[arg-type]
         if number is None:
-            word, _, inside = key.partition(b"{")
-            name, labels = name_of(word), labels_of(inside)
-            if key and name is not None and labels is not None:
-                number = slots[key] = len(keys)
-                keys.append((name, labels))
-            elif line[:1] == b"#" or not line or line.isspace():
+            if line[:1] == b"#" or not line or line.isspace():
                 skipped.append(no)
                 continue
-            else:
-                number = reader.slot(key) if key else None
-                if number is None:  # no labels, an exemplar, odd spacing, or no sample at all
-                    found = _SAMPLE.match(line)
-                    key = (found[1] or b"") + b"{" + (found[2] or b"") if found else b""
-                    number = (lookup(key) if key in slots else reader.slot(key)) if found else None
-                    if found is None or number is None:
-                        reader.fail("is no sample", no, line)
-                        skipped.append(no)
-                        continue
-                    rest = found[3] + (b" " + found[4] if found[4] else b"")
+            number = reader.slot(key) if key else None
+            if number is None:  # no labels, an exemplar, odd spacing, or no sample at all
+                found = _SAMPLE.match(line)
+                number = reader.slot((found[1] or b"") + b"{" + (found[2] or b"")) if found else None
+                if found is None or number is None:
+                    reader.fail("is no sample", no, line)
+                    skipped.append(no)
+                    continue
+                rest = found[3] + (b" " + found[4] if found[4] else b"")
+            elif not key.startswith(start):
+                word = key.partition(b"{")[0]
+                if (known := reader.names.get(word)) is not None:
+                    name, here, start, size = known, reader.slots[word], word + b"{", len(word) + 1
         numbers.append(number)
         rests.append(rest)
-    gone = set(skipped)
-    return numbers, [at for at in range(1, no + 1) if at not in gone] if gone else list(range(1, no + 1)), rests
+    lines = np.arange(1, no + 1, dtype=np.int32)
+    return numbers, np.delete(lines, np.array(skipped) - 1) if skipped else lines, rests
 
 
-def _numbers(reader: _Reader, rests: list[bytes], numbers: list[int], lines: list[int], default: float) -> Any:
+def _numbers(reader: _Reader, rests: list[bytes], lines: Any, default: float) -> Any:
     """Return (values, stamps, kept positions or None): the fast way when all samples look alike, one by one otherwise."""
     import numpy as np
 
@@ -192,10 +205,10 @@ def _numbers(reader: _Reader, rests: list[bytes], numbers: list[int], lines: lis
             value = float(parts[0])
             stamp = float(parts[1]) if len(parts) > 1 else float("nan")
         except (ValueError, IndexError):
-            reader.fail("has a value or time that is no number", lines[at], rest)
+            reader.fail("has a value or time that is no number", int(lines[at]), rest)
             continue
         if len(parts) > 2:
-            reader.fail("has words after its time", lines[at], rest)
+            reader.fail("has words after its time", int(lines[at]), rest)
             continue
         values.append(value)
         stamps.append(stamp)
@@ -219,11 +232,19 @@ def _mask_blanks(values: Any, fields: list[str], slot: Any, starts: Any) -> list
     return [int(count) for count in np.add.reduceat(hit, starts)]
 
 
+def _moments(stamps: Any) -> list[Any]:
+    """Return the time of each series of one sample, as an array that nobody changes."""
+    stamps.flags.writeable = False
+    if (stamps == stamps[0]).all() or (stamps != stamps).all():
+        return [stamps[:1]] * len(stamps)
+    return list(stamps[:, None])
+
+
 def _build(
     parsed: Parsed,
     reader: _Reader,
     numbers: list[int],
-    lines: list[int],
+    line: Any,
     rests: list[bytes],
     file: str,
     node: str | None,
@@ -232,9 +253,8 @@ def _build(
     import numpy as np
 
     default = float("nan") if default_time is None else float(default_time)
-    values, stamps, kept = _numbers(reader, rests, numbers, lines, default)
+    values, stamps, kept = _numbers(reader, rests, line, default)
     slot = np.array(numbers, dtype=np.int64)
-    line = np.array(lines, dtype=np.int32)
     if kept is not None:
         slot, line = slot[kept], line[kept]
     if not len(slot):
@@ -247,7 +267,6 @@ def _build(
     ends = np.r_[starts[1:], len(slot)].tolist()
     present = slot[starts].tolist()
     series = parsed.series
-    append = series.append
     keys = reader.keys
     if any(name and name[2] != 1.0 for name in reader.names.values()):
         values = values * np.array([name[2] for name, _ in keys])[slot]
@@ -255,26 +274,26 @@ def _build(
     blanks = _mask_blanks(values, [key[0][1] for key in keys], slot, starts)
     single = len(starts) == len(slot)
     backwards = not single and bool((stamps[1:] < stamps[:-1]).any())
-    # a view of one row costs half of a slice
+    # a view of one row costs half of a slice; a whole scrape of one moment shares it
     spans = [] if single else list(map(slice, starts.tolist(), ends))
-    moments = list(stamps[:, None]) if single else [stamps[span] for span in spans]
+    moments = _moments(stamps) if single else [stamps[span] for span in spans]
     amounts = list(values[:, None]) if single else [values[span] for span in spans]
-    at = None
-    for i, (number, when, what, first, head) in enumerate(zip(present, moments, amounts, first_lines, heads, strict=True)):
-        (name, field, scale), (text, labels, (home, weak, gpu, device, mig, pod, space)) = keys[number]
-        if not single:
-            at = None
+    places: list[Any] = [None] * len(starts)
+    if not single:
+        for i, (span, when) in enumerate(zip(spans, moments, strict=True)):
             if len(when) > 1:
-                at = line[spans[i]]
+                places[i] = line[span]
                 if backwards and (when[1:] < when[:-1]).any():
                     order = np.argsort(when, kind="stable")
-                    when, what, at = when[order], what[order], at[order]
-        append(
-            SampledSeries(
-                field, when, what, home, gpu, device, mig, pod, space, labels, file, first, blanks[i] if blanks else 0,
-                name, text, at, scale, weak, rests[head],
-            )
-        )  # fmt: skip
+                    moments[i], amounts[i], places[i] = when[order], amounts[i][order], places[i][order]
+    series += [
+        SampledSeries(
+            field, when, what, home, gpu, device, mig, pod, space, labels, file, first, blank,
+            name, text, at, scale, weak, rests[head],
+        )
+        for ((name, field, scale), (text, labels, (home, weak, gpu, device, mig, pod, space))), when, what, at, first, blank, head
+        in zip(map(keys.__getitem__, present), moments, amounts, places, first_lines, blanks or repeat(0), heads)  # noqa: B905
+    ]  # fmt: skip
     if any(row[2].weak for row in reader.texts.values() if row) or not reader.texts:
         resolve_nodes(series, node)
         homes = {row.node for row in series}

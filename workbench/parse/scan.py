@@ -166,11 +166,12 @@ class Scanner:
             use_numpy()
         starts = range(0, size, RANGE)
         parts: list[Part | None] = [None] * len(starts)
-        turn = iter(range(len(starts)))
+        # The end first: there is the flood of what failed, which takes one thread as long as much of the rest takes the others.
+        turn = iter([*range(len(starts))[-1:], *range(len(starts) - 1)])
         lock = threading.Lock()
 
         def work() -> None:
-            keeper = Keeper(self.ids, per)
+            first = Keeper(self.ids, per)
             memory = self._buffer()
             with open(path, "rb", buffering=0) as stream:
                 while True:
@@ -180,6 +181,8 @@ class Scanner:
                         return
                     start, stop = starts[at], min(starts[at] + RANGE, size)
                     begin, torn = _line_start(stream, start, size)
+                    # what is kept of the end must not take the place of what comes before it
+                    keeper = first if stop < size else Keeper(self.ids, per)
                     part = Part(self._engine, stream.readinto, keeper, progress, memory)
                     part.torn = torn
                     parts[at] = part

@@ -7,7 +7,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from workbench.catalog import signatures
@@ -58,7 +57,7 @@ def normalise(context: Context, records: Iterable[Event]) -> list[Event]:
     named.discard(None)
     context.sole_node = next(iter(named)) if len(named) == 1 else None
     for record in records:
-        event = replace(record, data=dict(record.data))
+        event = record.copy(dict(record.data))
         event.node = context.node(event.node) or homes.get(event.file)
         if event.node is None and event.source in JOB_SOURCES and "[pod/" in event.text:
             pod = re.match(r"\[pod/([\w.-]+)", event.text)
@@ -139,7 +138,7 @@ def _pod_in(context: Context, name: str) -> str | None:
 def coalesce(context: Context, events: list[Event]) -> list[Event]:
     """Merge repeats of one signature on one entity within the window into one event with first, last and count."""
     merged: list[Event] = []
-    latest: dict[tuple[Any, ...], Event] = {}
+    latest: dict[tuple[Any, ...], dict[str | None, Event]] = {}  # by what they say; None = one alone, which need not be compared
     for event in sorted(events, key=lambda e: (e.time is None, e.time or 0.0, e.order)):
         key = (
             event.signature,
@@ -149,10 +148,13 @@ def coalesce(context: Context, events: list[Event]) -> list[Event]:
             event.rank,
             event.code,
             event.data.get("device") or event.data.get("port"),
-            _NUMBERS.sub("#", event.text)[:160],
             event.file if event.time is None else "",
         )
-        have = latest.get(key)
+        alike = latest.setdefault(key, {})
+        if lone := alike.pop(None, None):
+            alike[_said(lone)] = lone
+        said = _said(event) if alike else None
+        have = alike.get(said) if alike else None
         if have is not None and (
             (event.time is None and have.time is None and have.text == event.text)
             or (event.time is not None and have.last is not None and event.time - have.last <= context.windows.coalesce)
@@ -165,9 +167,13 @@ def coalesce(context: Context, events: list[Event]) -> list[Event]:
             continue
         if event.last is None:
             event.last = event.time
-        latest[key] = event
+        alike[said] = event
         merged.append(event)
     return merged
+
+
+def _said(event: Event) -> str:
+    return _NUMBERS.sub("#", event.text)[:160]
 
 
 def derive(context: Context) -> None:

@@ -110,11 +110,16 @@ def know_gpus(context: Context) -> None:
     """
     incident = context.incident
     seen: set[tuple[str, Gpu]] = set()
+    shared: set[tuple[str | None, int]] = set()  # the series of one set of labels share their GPU: it need not be compared again
     for one in incident.series:
-        if one.node and one.gpu and one.gpu.index is not None and not one.mig and (one.node, one.gpu) not in seen:
+        gpu, node = one.gpu, one.node
+        if gpu is None or one.mig or (node, id(gpu)) in shared:
+            continue
+        shared.add((node, id(gpu)))
+        if node and gpu.index is not None and (node, gpu) not in seen:
             # the first identity seen wins: indices are renumbered when a GPU is lost
-            seen.add((one.node, one.gpu))
-            _learn(context, context.node(one.node) or one.node, one.gpu)
+            seen.add((node, gpu))
+            _learn(context, context.node(node) or node, gpu)
     for document in incident.documents:
         node = context.node(document.node)
         for gpu in document.facts.get("gpus") or []:

@@ -169,7 +169,7 @@ def find_failure(context: Context) -> None:
     skew = context.skew
 
     def shift(time: float, rank: int | None) -> float:
-        return time - skew.get(context.rank_node.get(rank, "") if rank is not None else "", 0.0)
+        return time - skew.get(context.rank_node.get(rank, "") if rank is not None else "", 0.0) if skew else time
 
     context.progress = sorted(
         ((shift(time, rank), rank, step, seconds) for time, rank, step, seconds in context.progress), key=lambda row: row[0]
