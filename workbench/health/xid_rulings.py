@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
-from workbench.catalog import signatures, table
+from workbench.catalog import signatures
 from workbench.catalog.skus import sku_of
+from workbench.catalog.xid_facts import facts_of, neighbours
 from workbench.catalog.xid_rules import XidContext, XidRule, rule_for
 from workbench.model import Event, Gpu
 from workbench.parse.gpu_state import GpuState, NodeGpus
 from workbench.sources.node.kernel_events import KernelLog
 
-__all__ = ["Ruling", "instances", "rulings", "state_of", "xid_row"]
+__all__ = ["Ruling", "instances", "rulings", "state_of"]
 
 _DAY = 86400.0
 _INCIDENT = 600.0  # seconds between two errors of one kind that make two incidents; our own measure
 _TOGETHER = 60.0  # seconds within which the same code on another GPU means that the job did it, not the GPU
 _RANK = {"ok": 0, "warning": 1, "unknown": 2, "critical": 3}
-# words of this module, in the order in which they are printed
-_KEPT = ("caused_by", "action", "follow_up", "role", "engine", "contained", "reset", "fatal", "remediation", "unit", "link", "sm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +76,7 @@ def rulings(
     groups: dict[tuple[str, int, str], list[Event]] = {}
     for event in alive:
         groups.setdefault((_key(event), event.code or 0, str(event.data.get("mig") or "")), []).append(event)
+    near = neighbours(log.events)
     found = []
     for (key, code, instance), events in groups.items():
         cause = events[0].data.get("stands_for")
@@ -88,6 +87,7 @@ def rulings(
             "",
         )
         counts = _counts(code, key, alive, xids)
+        around = _facts(state, demand, _peers(gpus, xids)) | {"place": "only" if _places(events)[1] else "one of many"}
         ruled = []
         for event in events[-1:] if code == 154 else events:  # the last word of the driver counts
             context = XidContext(
@@ -97,8 +97,7 @@ def rulings(
                 gpus.driver if gpus and gpus.driver else str(log.facts.get("driver") or ""),
                 _remap(state),
                 counts,
-                _facts(event, state, others, demand, _peers(gpus, xids))
-                | {"place": "only" if _places(events)[1] else "one of many"},
+                facts_of(event, near.get((event.node, key), ()), others) | around,
             )
             ruled.append((_RANK[(rule := rule_for(context)).status], rule, context))
         _, rule, context = max(ruled, key=lambda one: one[0])
@@ -175,34 +174,9 @@ def _peers(gpus: NodeGpus | None, xids: Sequence[Event]) -> bool:
     return (len(gpus.states) if gpus else len({_key(event) for event in xids})) > 1
 
 
-@lru_cache(maxsize=1)
-def _rows() -> dict[int, dict[str, str]]:
-    return {int(row["code"]): row for row in table("xid")}
-
-
-def xid_row(code: int) -> dict[str, str]:
-    """Return the row of the table of codes; empty for a number that it does not know."""
-    return _rows().get(code, {})
-
-
-def _facts(event: Event, state: GpuState | None, others: Sequence[int], demand: str, peers: bool) -> dict[str, str]:
-    row = xid_row(event.code or 0)
-    facts = {key.replace("_", "-"): _word(event.data[key]) for key in _KEPT if event.data.get(key) is not None}
-    facts |= {
-        "role": event.role or signatures()[event.signature].role,
-        "text": event.text or str(event.data.get("detail") or ""),
-        "with": "|".join(str(code) for code in others),
-        "demand": demand,
-        "peers": "yes" if peers else "no",
-        "severity": row.get("severity", ""),
-        "nvidia": row.get("action_nvidia", ""),
-        "retired": "yes" if "unused" in row.get("affected_archs", "") else "no",
-    }
-    if event.data.get("reset") or event.data.get("drain_reset"):
-        facts["reset"] = "yes"
-    facts["stands-for"] = "yes" if event.data.get("stands_for") else "no"
-    if event.data.get("bits"):
-        facts["bits"] = "|".join(kind for kind, _ in event.data["bits"])
+def _facts(state: GpuState | None, demand: str, peers: bool) -> dict[str, str]:
+    """What is known of the GPU and the node beside the line."""
+    facts = {"demand": demand, "peers": "yes" if peers else "no"}
     if state is not None:
         if state.get("recovery_action") is not None:
             facts["recovery"] = str(state.get("recovery_action")).lower()
@@ -210,10 +184,6 @@ def _facts(event: Event, state: GpuState | None, others: Sequence[int], demand: 
         if isinstance(links, list) and links:
             facts["links"] = "up" if all(one.get("active") for one in links) else "down"
     return facts
-
-
-def _word(value: object) -> str:
-    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
 
 
 def _remap(state: GpuState | None) -> str:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from workbench.catalog.recovery_actions import remediation_of
 from workbench.model import Gpu
 from workbench.parse.smi_doc import Out, Row, number
 from workbench.parse.smi_query import Reading
@@ -110,7 +111,7 @@ def _rows(reading: Reading, out: Out) -> None:
 def _reset(reading: Reading, out: Out) -> None:
     cell, value = reading.first(r"(?:gpu_)?recovery_action"), reading.value(r"(?:gpu_)?recovery_action")
     if cell and value and value.lower() not in ("none", "unknown"):
-        out.event("smi-recovery-action", cell.row, reading.gpu, action=value)
+        out.event("smi-recovery-action", cell.row, reading.gpu, action=value, remediation=remediation_of(value) or None)
     if row := _yes(reading, r"reset_required|reset_status_reset_required"):
         out.event("smi-reset-required", row, reading.gpu)
     if row := _yes(reading, r"(?:reset_status_)?drain_and_reset_recommended"):
@@ -195,6 +196,7 @@ def judge(readings: Sequence[Reading], out: Out) -> None:
             rule(reading, out)
     judge_peers(readings, out)
     judge_clocks(readings, out)
+    judge_pages(readings, out)
 
 
 def judge_peers(readings: Sequence[Reading], out: Out) -> None:
@@ -212,6 +214,15 @@ def judge_peers(readings: Sequence[Reading], out: Out) -> None:
             odd = len(widths) > 1 and value < usual[0][0]
             out.event("smi-link-degraded", row, gpu, weight=0.6 if odd else None, role="cause" if odd else None,
                       current=int(value), max=int(most), peers=len(widths))  # fmt: skip
+
+
+def judge_pages(readings: Sequence[Reading], out: Out) -> None:
+    """Count the rows of `--query-retired-pages`, which has one a page: NVIDIA's limit is on their number."""
+    pages = Counter(reading.gpu for reading in readings if reading.value("retired_pages_address"))
+    last = {reading.gpu: cell.row for reading in readings if (cell := reading.first("retired_pages_address"))}
+    for gpu, count in pages.items():
+        if gpu is not None:
+            out.event("smi-page-limit" if count >= PAGES_LIMIT else "smi-retired-pages", last[gpu], gpu, pages=count)
 
 
 def judge_clocks(readings: Sequence[Reading], out: Out) -> None:

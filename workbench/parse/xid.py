@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from workbench.catalog.recovery_actions import remediation_of
 from workbench.model import Event, Gpu
 from workbench.parse import ids
 from workbench.parse.xid_nvlink import register_bits, unit_error
@@ -60,14 +61,10 @@ _NVLINK5 = re.compile(
     r"Link\s+(?P<link>-?\d+)\s*\((?P<words>[0-9a-fA-Fx ,]+)\)?",
     re.IGNORECASE,
 )
+# Dynamic Page Retirement: New page retired, reboot to activate (0x00000000002ce8ac).
+_REBOOT = re.compile(r"\breboot to (?:activate|retire)", re.IGNORECASE)
+_NO_SPARE = re.compile(r"bank|no spare|exhaust|full", re.IGNORECASE)
 _HEX = re.compile(r"0x([0-9a-fA-F]+)")
-_ACTIONS = {  # words of the driver's recovery action → remediation, weight as a symptom
-    "none": "none",
-    "gpu reset required": "reset-gpu",
-    "node reboot required": "reboot-node",
-    "drain p2p": "drain",
-    "drain and reset": "reset-gpu",
-}
 _ACTION_NUMBERS = ("none", "gpu reset required", "node reboot required", "drain p2p", "drain and reset")
 
 # nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up
@@ -97,8 +94,8 @@ def _fields(code: int, detail: str) -> dict[str, Any]:
             _ACTION_NUMBERS[int(found[2], 16)].title() if found[2] and int(found[2], 16) < len(_ACTION_NUMBERS) else ""
         )
         data["action_from"], data["action"] = found[1].strip(), action
-        if action.lower() in _ACTIONS:
-            data["remediation"] = _ACTIONS[action.lower()]
+        if meant := remediation_of(action):
+            data["remediation"] = meant
     if code in (119, 120, 175) or _RPC.search(detail):
         if (found := _RPC.search(detail)) and found[1]:
             data["seconds"] = int(found[1])
@@ -111,6 +108,12 @@ def _fields(code: int, detail: str) -> dict[str, Any]:
         data["remap"] = "failed" if failed else "pending"
         if found := _ROW.search(detail):
             data["address"] = found[1]
+        if _REBOOT.search(detail):
+            data["remediation"] = (
+                "reboot-node"  # the driver's own word, of GPUs before Ampere: page retirement, not row remapping
+            )
+        elif code == 64 and _NO_SPARE.search(detail):
+            data["remediation"] = "replace-node"
     if code in (94, 95) and (found := _CONTAINED.search(detail)):
         data["contained"] = found[1] == "Contained"
         if found[2]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from workbench.health.xid_rulings import Ruling, xid_row
+from workbench.catalog.xid_facts import xid_row
+from workbench.health.xid_rulings import Ruling
 from workbench.model import Event
 from workbench.report.text import clean
 

@@ -6,28 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.catalog import table
 from workbench.model import Event, Gpu, Hypothesis
+from workbench.triage.advice import advise, class_row
 from workbench.triage.context import Context, moment, slot
 from workbench.triage.groups import Group, skeleton
 
-__all__ = ["anchor", "class_row", "first_of_kind", "form_hypotheses", "rank_hypotheses"]
+__all__ = ["anchor", "first_of_kind", "form_hypotheses", "rank_hypotheses"]
 
 ANCHOR = 0.3  # below this a hypothesis is mentioned, never the verdict
 LATE_COST = 0.35  # what coming later than a rival costs at most: an early generic error beats a late specific one
 _ANOTHER_JOB = 6 * 3600.0
-_SEVERITY = {"replace-node": 6, "drain": 5, "reboot-node": 4, "reset-gpu": 3, "restart-task": 1}
 _OF_A_GPU = ("hardware/gpu", "hardware/nvlink", "hardware/pcie", "driver/hang")
-_STATES = ("driver/missing", "driver/version-mismatch", "driver/fabric-manager")
 _BY_ENTITY = ("hardware/", "driver/", "platform/node-lost")
-
-
-def class_row(cls: str) -> dict[str, str]:
-    """Return the row of catalog/classes.csv: default advice, who is to blame, which sources can show the class."""
-    for row in table("classes"):
-        if row["class"] == cls:
-            return row
-    return {}
 
 
 def form_hypotheses(context: Context, groups: Sequence[Group]) -> list[Hypothesis]:
@@ -124,7 +114,7 @@ def _hypothesis(context: Context, groups: list[Group]) -> Hypothesis:
     )
     hypothesis.against = [event for group in groups if group not in counted for event in group.events[:1]]
     _culprit(context, hypothesis, counted, lead)
-    _advice(context, hypothesis, counted)
+    advise(context, hypothesis, counted)
     return hypothesis
 
 
@@ -290,29 +280,6 @@ def _spread(context: Context, hypothesis: Hypothesis, groups: list[Group], lead:
     elif hypothesis.rank is not None:
         hypothesis.node = hypothesis.node or context.rank_node.get(hypothesis.rank)
         hypothesis.gpu = hypothesis.gpu or context.rank_gpu.get(hypothesis.rank)
-
-
-def _advice(context: Context, hypothesis: Hypothesis, groups: list[Group]) -> None:
-    row = class_row(hypothesis.cls)
-    best = max(groups, key=lambda g: g.score)
-    concluded = context.catalog[best.signature]  # a rule's conclusion may have a row of its own
-    lead = concluded if concluded.cls == hypothesis.cls else context.row(best.events[0])
-    own = lead.cls == hypothesis.cls  # a rule may have given the line another meaning than its row has
-    hypothesis.retry = (lead.retry if own else "") or row.get("retry") or None
-    hypothesis.remediation = (lead.remediation if own else "") or row.get("remediation") or None
-    wanted = [
-        r.remediation
-        for r in (context.row(g.events[0]) for g in groups if g.score >= 0.5 * best.score)
-        if r.cls == hypothesis.cls
-    ]
-    wanted += [str(event.data["remediation"]) for group in groups for event in group.events if event.data.get("remediation")]
-    alone = not context.has_job and len(context.job_nodes) <= 1
-    if alone and hypothesis.retry == "exclude-node" and hypothesis.cls in _STATES:
-        hypothesis.retry = "fix-first"  # leaving the node out helps when the job has others; its state alone has to be put right
-    if hypothesis.cls.startswith(("hardware/", "driver/")):
-        worst = max((name for name in wanted if name in _SEVERITY), key=lambda name: _SEVERITY[name], default=None)
-        if worst and _SEVERITY[worst] > _SEVERITY.get(hypothesis.remediation or "", 0):
-            hypothesis.remediation = worst
 
 
 def rank_hypotheses(context: Context, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from workbench.model import CLASSES, Verdict
+from workbench.triage.advice import class_row
 from workbench.triage.context import Context
-from workbench.triage.hypotheses import class_row
 
 __all__ = ["next_steps", "summarise"]
 

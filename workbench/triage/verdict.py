@@ -5,13 +5,14 @@ Turn an incident into a verdict: context, groups, rules, hypotheses, then the be
 from __future__ import annotations
 
 from workbench.model import Event, Evidence, Hypothesis, Verdict
+from workbench.triage.advice import class_row
 from workbench.triage.build import build_context
 from workbench.triage.confidence import calibrate
 from workbench.triage.context import JOB_SOURCES, Context
 from workbench.triage.coverage import assess_coverage
 from workbench.triage.degraded import find_degraded
 from workbench.triage.groups import build_groups
-from workbench.triage.hypotheses import anchor, class_row, first_of_kind, form_hypotheses, rank_hypotheses
+from workbench.triage.hypotheses import anchor, first_of_kind, form_hypotheses, rank_hypotheses
 from workbench.triage.rules import apply_rules
 from workbench.triage.summary import next_steps, summarise
 from workbench.triage.victims import find_victims

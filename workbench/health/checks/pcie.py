@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from workbench.health.finding import Finding
+from workbench.health.link_log import link_troubles
 from workbench.health.registry import check
 from workbench.health.seen import Seen
 from workbench.health.told import codes, same, since_boot
@@ -17,9 +18,6 @@ __all__ = ["pcie"]
 _BUSY = 50.0  # percent; an idle GPU lowers its link's generation by design, never its width
 # DCGM's background health check warns above 8 replays a minute (DCGM_LIMIT_MAX_PCIREPLAY_RATE in dcgm_structs.h)
 _REPLAYS_A_MINUTE = 8.0
-# Corrected errors within a day on one link that make it worth a look: the link layer repaired them all. Our own measure.
-_CORRECTED = 1000
-_DAY = 86400.0
 
 
 @check(
@@ -106,21 +104,22 @@ def _errors(seen: Seen) -> list[Event]:
 def _logged(seen: Seen, state: GpuState, errors: Sequence[Event]) -> Iterator[Finding]:
     paths = seen.value("pcie-paths") or {}
     above = set(paths.get(state.gpu.pci, ()))
+    silent = _silent(seen)
     mine: dict[str, list[Event]] = {}
     for event in errors:
         device = str(event.data.get("device") or "")
         own = state.gpu.pci and device.rsplit(".", 1)[0] == state.gpu.pci.rsplit(".", 1)[0]
+        # which port is above which GPU was not kept: a port in trouble and one GPU that does not answer belong together
+        guessed = not paths and event.gpu is None and len(silent) == 1 and state in silent
         # the port at the other end logs the link's errors, too; so does a switch above, which its other GPUs share
-        if own or same(event.gpu, state.gpu) or device in above:
+        if own or same(event.gpu, state.gpu) or device in above or guessed:
             mine.setdefault(event.signature, []).append(event)
-    for signature, events in mine.items():
-        if signature == "aer-corrected":
-            recent = [event for event in events if event.time is None or seen.now - event.time <= _DAY]
-            count = sum(int(event.data.get("errors") or event.count) for event in recent)
-            if count < _CORRECTED:
-                continue
-            summary = f"{count} corrected errors within a day on the way to this GPU"
-        else:
-            count = sum(event.count for event in events)
-            summary = seen.found_event(events[0]).summary + (f" ({count} times since boot)" if count > 1 else "")
-        yield seen.found(signature, summary, gpu=state.gpu, evidence=[event.text for event in events[:3]], since=events[0].time)
+    known = state.number("pcie.width") is not None
+    for code, summary, events in link_troubles(mine, seen.now, width_known=known, silent=state in silent):
+        yield seen.found(code, summary, gpu=state.gpu, evidence=[event.text for event in events[:3]], since=events[0].time)
+
+
+def _silent(seen: Seen) -> list[GpuState]:
+    """The GPUs that the driver's tool knows of and cannot open."""
+    refused = [event for event in seen.gpus.events if event.signature.startswith("smi-handle")]
+    return [state for state in seen.gpus.states if any(same(event.gpu, state.gpu) for event in refused)]

@@ -5,26 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from workbench.catalog.recovery_actions import remediation_of
 from workbench.health.finding import Finding
 from workbench.health.registry import check
 from workbench.health.seen import Seen
-from workbench.health.told import told
+from workbench.health.told import same, told
 from workbench.parse.gpu_state import GpuState
 
 __all__ = ["recovery"]
 
-# nvml.h, nvmlGpuRecoveryAction_t, and nvidia-smi's words for it → the remediation
-_ACTIONS = {
-    "reset": "reset-gpu",
-    "gpu reset": "reset-gpu",
-    "reboot": "reboot-node",
-    "node reboot": "reboot-node",
-    "system reboot": "reboot-node",
-    "drain p2p": "drain",
-    "drain and reset": "reset-gpu",
-    "bus reset": "reset-gpu",
-    "recover imex domain": "fix-platform",
-}
 # one value that cannot be read is a sensor; when its temperature and so many others cannot, the GPU does not answer
 _SILENT = 3
 
@@ -35,7 +24,7 @@ def recovery(seen: Seen) -> Iterator[Finding]:
     for state in seen.gpus.states:
         bad = [_named(finding, state) for finding in told(seen, state) if finding.status != "ok"]
         said = state.get("recovery_action")
-        refused = state.why_not.get("handle")
+        refused = state.why_not.get("handle") or _blank(seen, state)
         if (state.lost or refused) and not any(finding.status == "critical" for finding in bad):
             code = "gpu-lost" if state.lost else "gpu-handle-refused"
             yield seen.found(code, f"it answers no more: {state.lost or refused}", gpu=state.gpu)
@@ -51,6 +40,15 @@ def recovery(seen: Seen) -> Iterator[Finding]:
             yield seen.unknown(f"the driver asks for {said!r}, and nobody here knows what that is", gpu=state.gpu)
 
 
+def _blank(seen: Seen, state: GpuState) -> str:
+    """Why a GPU counts as silent of which a table shows errors only; empty when it shows more, or there is a better word for it."""
+    for event in seen.gpus.events:
+        many = int(event.data.get("fields") or 0) >= _SILENT
+        if event.signature == "smi-err-field" and many and same(event.gpu, state.gpu) and state.number("temperature.gpu") is None:
+            return "most of its values are errors"
+    return ""
+
+
 def _named(finding: Finding, state: GpuState) -> Finding:
     said = str(state.get("recovery_action") or "")
     if finding.code == "smi-err-field" and len(state.why_not) >= _SILENT and not state.number("temperature.gpu"):
@@ -59,6 +57,6 @@ def _named(finding: Finding, state: GpuState) -> Finding:
         )
     if finding.code != "smi-recovery-action" or not said:
         return finding
-    action = _ACTIONS.get(said.lower())
+    action = remediation_of(said)
     summary = f"the driver asks for: {said}"
     return replace(finding, summary=summary, action=action or finding.action)
