@@ -10,21 +10,25 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workbench.catalog import signatures, table
-from workbench.catalog.findings import findings_table
+from workbench.catalog.findings import FindingRow, finding_row, findings_table
 from workbench.health.finding import STATUSES, Finding
+from workbench.health.link_log import link_troubles
 from workbench.health.registry import checks
 from workbench.health.runner import judged
-from workbench.health.told import same
+from workbench.health.told import codes, same
 from workbench.model import CLASSES, Event, Gpu, Line
 from workbench.parse.fabric_manager import parse_fabric_manager
 from workbench.parse.gpu_state import GpuState, NodeGpus, from_nvml, from_smi
 from workbench.parse.kernel import parse_kernel
 from workbench.parse.nvml_doc import INIT_SIGNATURES, is_nvml
+from workbench.parse.rdma_ports import RdmaPort, from_ibstat
 from workbench.parse.smi_doc import documents
 from workbench.parse.smi_links import links_of
 from workbench.sources.files import Document, read_evidence
 from workbench.sources.node.kernel_events import KernelLog
+from workbench.sources.node.network import Network
 from workbench.sources.node.world import Reading, World
+from workbench.sources.survey import MIB, Limits
 
 __all__ = ["check_folder"]
 
@@ -36,6 +40,14 @@ _LISTED = re.compile(r"GPU (\d{1,3}): (.+?) \(UUID: ")
 _CODES = {signature: code for code, signature in INIT_SIGNATURES.items()}
 
 
+# `workbench check` is to stay small beside the job that it may share the node with: larger logs are kept by head, tail and matches
+_LIMITS = Limits(whole=4 * MIB, tail=MIB // 2, workers=1)
+_WHOLE = 5_000  # lines
+_FOLDED, _BLOCK, _STACK = 2, 8, 64  # lines that a message is folded over, that a report of errors and that a stack goes on for
+_TELLING = re.compile(r"NVRM|nvidia|GPU|Linux version|\bpci |\bpcieport ")
+_OPENS = re.compile(r"(blocked for more than|lockup|stall|oom-killer|BUG:|Oops|panic)|Hardware Error|AER|PCIe Bus Error|DPC")
+
+
 @dataclass
 class _Node:
     """What the files hold of one node."""
@@ -45,6 +57,7 @@ class _Node:
     facts: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     gpus: list[NodeGpus] = field(default_factory=list)
+    ports: list[RdmaPort] = field(default_factory=list)
     others: list[Event] = field(default_factory=list)  # of logs that no check reads
     nvml: dict[str, Any] | None = None
     links: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
@@ -74,7 +87,7 @@ def check_folder(
         Of all nodes; empty when there is nothing of any node.
     """
     nodes: dict[str, _Node] = {}
-    for document in read_evidence(paths):
+    for document in read_evidence(paths, limits=_LIMITS):
         if isinstance(document, Document):
             _take(document, nodes)
     findings = [one for name, node in nodes.items() for one in _findings(name, node, context, dict(settings or {}))]
@@ -83,6 +96,7 @@ def check_folder(
 
 def _take(document: Document, nodes: dict[str, _Node]) -> None:
     if document.kind == "kernel-log":
+        document.lines[:] = _telling(document.lines)  # before they are parsed: what is left out needs no memory any more
         _take_kernel(document.lines, document, nodes)
     elif document.kind == "fabricmanager-log":
         _take_fabric(document, nodes)
@@ -101,6 +115,8 @@ def _take(document: Document, nodes: dict[str, _Node]) -> None:
             node.links |= {index: links for index, _, links in links_of(line.text for line in lines) if links}
             node.products |= {int(found[1]): found[2] for line in lines if (found := _LISTED.match(line.text))}
             node.shown.append(document.name)
+            if ports := from_ibstat("\n".join(line.text for line in lines)):
+                node.ports += [port for port in ports if port.name not in {known.name for known in node.ports}]
         if kernel:
             _take_kernel(document.lines, document, nodes)
 
@@ -121,6 +137,19 @@ def _take_kernel(lines: Sequence[Line], document: Document, nodes: dict[str, _No
         node.problems += [problem.message for problem in parsed.problems]
 
 
+def _telling(lines: Sequence[Line]) -> Iterator[Line]:
+    """Of a long log the lines in which the catalog or the parser may see something, with the block that one of them opens."""
+    keep = len(lines) - _WHOLE  # the last ones are kept as they are
+    rows = signatures()
+    until = -1
+    for at, line in enumerate(lines):
+        if at < keep and (any(rows[hit].layer == "kernel" for hit in line.hits if hit in rows) or _TELLING.search(line.text)):
+            found = _OPENS.search(line.text)
+            until = max(until, at + (_FOLDED if found is None else _STACK if found[1] else _BLOCK))
+        if at >= keep or at <= until:
+            yield line
+
+
 def _findings(name: str, node: _Node, context: str, settings: dict[str, Any]) -> Iterator[Finding]:
     readings = _readings(node)
     times = [event.time for event in node.kernel if event.time is not None]
@@ -133,11 +162,52 @@ def _findings(name: str, node: _Node, context: str, settings: dict[str, Any]) ->
             continue
         mine = {each: readings.get(each, Reading(each, "missing", detail=_NOT_HERE)) for each in (*one.needs, *one.wants)}
         found = judged(one, name, context, mine, world)
+        if one.id == "sxid" and (more := _switches(node)):
+            # a fabric manager's log tells of switches as the kernel's does; that it is silent shows nothing
+            heard = judged(one, name, context, {**mine, "kernel": more}, world)
+            found = heard if any(each.status in ("critical", "warning") for each in heard) else found
         told |= {each.code for each in found}
         if all(mine[each].usable for each in one.needs):
             able.add(one.id)
         yield from found
+    if "pcie" not in able:
+        links = list(_links(name, node, now))
+        told |= {"aer-corrected", "pcie-width-limited"} | {each.code for each in links}
+        yield from links
     yield from _rest(name, node, told, able)
+
+
+def _action(event: Event, row: FindingRow | None, usual: str) -> str:
+    """An error that DCGM names may ask for more than the test that met it; the catalog's table of DCGM's errors says what."""
+    named = str(event.data.get("remediation") or "") if event.signature.startswith("dcgmi-") else ""
+    return named or (row.action if row else usual)
+
+
+def _links(name: str, node: _Node, now: float) -> Iterator[Finding]:
+    """What the kernel log says of the links of GPUs that nobody asked about their width."""
+    by_link: dict[tuple[Gpu | None, str], dict[str, list[Event]]] = {}
+    for event in node.kernel:
+        # what is below a port was often said before the log begins: then the port is all that is known
+        if event.signature in codes("pcie") and (event.gpu is not None or event.signature == "aer-corrected"):
+            port = "" if event.gpu is not None else str(event.data.get("port") or event.data.get("device") or "")
+            by_link.setdefault((event.gpu, port), {}).setdefault(event.signature, []).append(event)
+    for (gpu, port), mine in by_link.items():
+        for code, summary, events in link_troubles(mine, now):
+            row = finding_row(code)
+            yield Finding(
+                row.check,
+                row.status,
+                f"{summary} (port {port})" if port else summary,
+                code,
+                name,
+                gpu,
+                port,
+                cls=row.cls,
+                action=row.action,
+                evidence=tuple(event.text for event in events[:3]),
+                path=events[0].file,
+                since=events[0].time,
+            )
 
 
 def _rest(name: str, node: _Node, told: set[str], able: set[str]) -> Iterator[Finding]:
@@ -171,11 +241,27 @@ def _rest(name: str, node: _Node, told: set[str], able: set[str]) -> Iterator[Fi
             name,
             event.gpu,
             cls=row.cls if row and row.cls else cls if cls in CLASSES else "",
-            action=row.action if row else kind.remediation or actions.get(cls, "drain"),
+            action=_action(event, row, kind.remediation or actions.get(cls, "drain")),
             evidence=(event.text,) if event.text else (),
             path=event.file,
             since=event.time,
         )
+
+
+def _switches(node: _Node) -> Reading | None:
+    """The errors of NVSwitches of which a fabric manager's log tells, with those of the kernel that it may have seen."""
+    theirs = [event for event in node.others if event.signature.startswith("sxid-")]
+    if not theirs:
+        return None
+    mine = {(event.code, event.data.get("switch_pci"), event.data.get("link")) for event in node.kernel}
+    new = [event for event in theirs if (event.code, event.data.get("switch_pci"), event.data.get("link")) not in mine]
+    events = (*node.kernel, *new)
+    times = [event.time for event in events if event.time is not None]
+    places = ", ".join(dict.fromkeys([*node.logs, *(str(event.file) for event in theirs)]))
+    last = max((int(event.data.get("boot") or 0) for event in node.kernel), default=0)
+    for event in new:
+        event.data["boot"] = last  # it is not said of which boot; the newest is the one that counts
+    return Reading("kernel", "ok", KernelLog(events, places, min(times, default=None), None), "the kept log")
 
 
 def _readings(node: _Node) -> dict[str, Reading]:
@@ -193,6 +279,9 @@ def _readings(node: _Node) -> dict[str, Reading]:
             node.facts,
         )
         out["kernel"] = Reading("kernel", "ok", log, "the kept log", blind=("what happened after its last line",))
+    if node.ports:
+        # ports of one product beside each other; without counters and history nothing is known of errors and flaps
+        out["network"] = Reading("network", "ok", Network(tuple(node.ports)), ", ".join(dict.fromkeys(node.shown)))
     if node.shown:
         gpus = _merged(node)
         path = ", ".join(dict.fromkeys(node.shown))
@@ -261,6 +350,8 @@ def _document(gpus: NodeGpus) -> dict[str, Any] | None:
         return {
             "ending": "whole",
             "error": None,
+            # what was printed of a GPU was answered for it; how many there should be is not this document's question
+            "count": len(gpus.states),
             "gpus": [{} for _ in gpus.states],
             "driver": gpus.driver,
             "seconds": 0.0,

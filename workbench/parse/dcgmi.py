@@ -149,7 +149,8 @@ def _emit(
     out.event(
         signature, row, gpu, key=(test, message[:80]), cls=cls, role=role, weight=weight, code=code or None,
         test=test, status=status, message=message[:1500] or None, error=error["name"] if error else None,
-        severity=error["dcgm_severity"] if error else None, links_down=sorted(down) or None,
+        severity=error["dcgm_severity"] if error else None,
+        remediation=(error["remediation"] or None) if error else None, links_down=sorted(down) or None,
         note=_UNPLUGGED if down and role == "context" else None,
     )  # fmt: skip
 

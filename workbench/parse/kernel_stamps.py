@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from sys import intern
 
 __all__ = ["Stamp", "split"]
 
@@ -287,14 +288,19 @@ def _fast(line: str) -> Stamp | None:
             if hour is not None:
                 time = hour + int(found[5]) * 60 + int(found[6]) + _fraction(found[7])
                 uptime = float(found[10]) if found[10] else None
-                return Stamp(line[found.end() :], time=time, uptime=uptime, host=found[9])
+                return Stamp(line[found.end() :], time=time, uptime=uptime, host=found[9] and intern(found[9]))
     elif first.isalpha():
         found = _FAST_SYSLOG.match(line)
         if found and (month := _MONTHS.get(found[1].lower())):
             of_day = _of_day(found[3], found[4], found[5], 0.0)
             if of_day is not None and int(found[2]) <= 31:
                 uptime = float(found[7]) if found[7] else None
-                return Stamp(line[found.end() :], yearless=(month, int(found[2]), of_day), uptime=uptime, host=found[6])
+                return Stamp(
+                    line[found.end() :],
+                    yearless=(month, int(found[2]), of_day),
+                    uptime=uptime,
+                    host=found[6] and intern(found[6]),
+                )
     return None
 
 

@@ -159,17 +159,23 @@ def _loader() -> Any:
 
 # 2024-05-04T11:02:03.123456789Z stderr F [rank0]: …
 _CRI = re.compile(rb"(\d{4}-\d\d-\d\dT\S+) (?:stdout|stderr) ([FP]) ?(.*)")
+# {"dmesg": [ {"pri": 6, "time": 88210.004135, "msg": "…"}, … ]}, one member a line (dmesg --json, util-linux 2.39)
+_DMESG = re.compile(rb'\s*\{\s*"dmesg"\s*:\s*\[')
+_DMESG_TIME = re.compile(rb'\s*"time"\s*:\s*"?([\d.]+)"?\s*,?\s*$')
+_DMESG_TEXT = re.compile(rb'\s*"msg"\s*:\s*(".*")\s*,?\s*$')
 
 
 def unwrapped(data: bytes) -> tuple[bytes, list[int]] | None:
     """
     Return the log inside a wrapped log, and for each of its lines the number of the line it came from; None when not wrapped.
 
-    Wrapped are container logs (JSON of Docker, the CRI form), ``journalctl -o json`` and logs that are JSON one object a line.
+    Wrapped are container logs (JSON of Docker, the CRI form), ``journalctl -o json``, ``dmesg --json`` and logs that are JSON one object a line.
     """
     rows = data.split(b"\n")
     if rows and not rows[-1].strip():
         rows.pop()
+    if _DMESG.match(data):
+        return _dmesg(rows)
     sample = [row for row in rows[:50] if row.strip()]
     if not sample:
         return None
@@ -196,6 +202,24 @@ def unwrapped(data: bytes) -> tuple[bytes, list[int]] | None:
             continue
         for each in _message(row).split(b"\n"):
             out.append(each)
+            numbers.append(number)
+    return b"\n".join(out), numbers
+
+
+def _dmesg(rows: list[bytes]) -> tuple[bytes, list[int]]:
+    """The lines of ``dmesg --json``, line by line: the file may be cut off."""
+    out: list[bytes] = []
+    numbers: list[int] = []
+    time = b""
+    for number, row in enumerate(rows, 1):
+        if found := _DMESG_TIME.match(row):
+            time = found[1]
+        elif found := _DMESG_TEXT.match(row):
+            try:
+                text = str(json.loads(found[1])).encode("utf-8", "replace")
+            except ValueError:
+                text = found[1].strip(b'"')
+            out.append((b"[%s] " % time if time else b"") + text.replace(b"\n", b" "))
             numbers.append(number)
     return b"\n".join(out), numbers
 

@@ -338,6 +338,7 @@ class _Reader:
             else:
                 document.lines, document.counts = self.scan.lines(data)
             document.total_lines = data.count(b"\n") + (not data.endswith(b"\n"))
+            data, inner = b"", None  # whoever reads the document may need the memory
             if failed is not None:
                 member.stream.failed = failed
                 yield from self._failed(member, document)
@@ -369,22 +370,24 @@ class _Reader:
             for line in self.scan.lines(rest, first=result.total_lines - rows + 1, offset=result.total_bytes - len(rest))[0]:
                 lines[line.offset] = line
         document.lines = [lines[offset] for offset in sorted(lines)]
+        cut_lines, error = result.cut, result.error
+        del lines, rest, result  # whoever reads the document may need the memory
         if head[:1] == b"{":
             for line in document.lines:
                 line.text = unwrapped_line(line.text)
-        if result.cut:
+        if cut_lines:
             yield Problem(
                 member.name,
-                f"{result.cut} lines are longer than 64 KiB; only their begin, their end and the place of a match are kept",
+                f"{cut_lines} lines are longer than 64 KiB; only their begin, their end and the place of a match are kept",
                 "",
                 status="ok",
             )
-        if result.error:
+        if error:
             yield Problem(
                 member.name,
-                f"reading stopped after {result.total_bytes} bytes: {result.error}; what came before is used",
+                f"reading stopped after {document.size} bytes: {error}; what came before is used",
                 "copy it again from where it came",
-                line=result.total_lines,
+                line=document.total_lines,
                 status="partial",
             )
         yield document

@@ -37,7 +37,7 @@ _GENERIC = frozenset(
 )
 _PER_NODE = re.compile(r"(?:^|/)(?:kernel|metrics|smi|pstore|bmc|dmesg|ipmi|dcgm|host|nodes?|stacks|sel|redfish)/(?:.*/)?", re.I)
 _EXTENSION = re.compile(
-    r"\.(?:log|txt|out|err|prom|om|json|jsonl|ya?ml|csv|gz|zst|xz|bz2|\d{1,3}|stdout|stderr|metrics|dmesg|agent|kern|klog|sel)$",
+    r"\.(?:log|txt|out|err|prom|om|json|jsonl|ya?ml|csv|xml|gz|zst|xz|bz2|\d{1,3}|stdout|stderr|metrics|dmesg|agent|kern|klog|sel)$",
     re.I,
 )
 _HOSTLIKE = re.compile(

@@ -124,6 +124,8 @@ def _json_kind(name: str, text: str) -> str:
         return "flight-recorder"
     if has("pg_config") or has("nccl_version", "entries"):
         return "flight-recorder"
+    if re.match(r'\s*\{\s*"dmesg"\s*:\s*\[', text):
+        return "kernel-log"
     if has("__REALTIME_TIMESTAMP") or has("MESSAGE", "_BOOT_ID"):
         return "kernel-log" if re.search(r'"_TRANSPORT"\s*:\s*"kernel"|"SYSLOG_IDENTIFIER"\s*:\s*"kernel"', text) else "job-log"
     if rules.HEALTH_RECORD.search(text[:20000]):

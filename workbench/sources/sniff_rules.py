@@ -50,7 +50,7 @@ KERNEL_STAMP = lines(
     r"(?:Panic|Oops|Emergency)#\d+ Part\d+",
 )
 # May  4 11:02:03 node-7 kernel: …  |  2026-05-04T11:02:03.1+00:00 node-7 kernel: [ 12.3] …  |  kernel: …  |  localised dates
-KERNEL_NAME = re.compile(r"^.{0,80}?(?<!\w)kernel(?:\[\d+\])?: ")
+KERNEL_NAME = re.compile(r"^.{0,80}?(?<!\w)kernel(?:(?:\[\d+\])?:| - - -) ")
 # the body of a kernel line, for logs whose stamps were cut off
 KERNEL_BODY = re.compile(
     r"^\W*(?:(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t]+)?(?:NVRM: |"

@@ -61,4 +61,4 @@ def _incident(seen: Seen, event: Event) -> Finding:
         part=watch,
         evidence=[event.text] if event.text else (),
     )
-    return replace(one, cls=event.cls or one.cls)
+    return replace(one, cls=event.cls or one.cls, action=str(event.data.get("remediation") or one.action))

@@ -73,7 +73,9 @@ def _failed(seen: Seen, event: Event, test: str, level: int) -> Finding:
     summary = f"{test} of dcgmi diag -r {level} failed" + (f": {message[:300]}" if message else "")
     evidence = [word for word in (f"{error} ({severity})" if error else "", event.text) if word]
     one = seen.found(code, summary, gpu=named(seen, event.gpu), part=test, evidence=evidence)
-    return replace(one, cls=event.cls if event.cls in CLASSES else one.cls)
+    return replace(
+        one, cls=event.cls if event.cls in CLASSES else one.cls, action=str(event.data.get("remediation") or one.action)
+    )
 
 
 def _test(seen: Seen, level: int, test: str, mine: Sequence[Subtest], told: set[tuple[str, int | None]]) -> Iterator[Finding]:
