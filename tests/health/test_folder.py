@@ -94,3 +94,92 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "smi-remap-failure" not in out  # words, not codes
     (tmp_path / "notes.md").write_text("nothing\n", encoding="utf-8")
     assert main(["check", "--from", str(tmp_path)]) == 3
+
+
+_SLOW = "nvidia 0000:4c:00.0: 63.012 Gb/s available PCIe bandwidth, limited by {} link at 0000:49:04.0 (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)"  # fmt: skip
+_REPLAY = "pcieport 0000:49:04.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)"
+
+
+def _kernel(tmp_path: Path, *lines: str) -> list[Finding]:
+    folder = tmp_path / "kernel"
+    folder.mkdir(exist_ok=True)
+    text = "".join(f"[{1000.0 + 20 * at:12.6f}] {line}\n" for at, line in enumerate(lines))
+    (folder / "node-a.log").write_text(text, encoding="utf-8")
+    return [one for one in check_folder(tmp_path) if one.status in ("critical", "warning")]
+
+
+def test_lanes_that_a_link_lost_are_a_fault_when_it_also_corrects_errors(tmp_path: Path) -> None:
+    """A card in a narrow slot is built so, and one whose link is only slower than it could be sits in an older machine."""
+    (found,) = _kernel(tmp_path, _REPLAY, _REPLAY, _REPLAY, _SLOW.format("16.0 GT/s PCIe x4"))
+    assert (found.code, found.status, found.action) == ("pcie-lanes-lost", "critical", "drain")
+    assert found.gpu is not None
+    assert found.gpu.pci == "0000:4c:00.0"
+    (found,) = _kernel(tmp_path, _SLOW.format("16.0 GT/s PCIe x4"))
+    assert (found.status, found.action) == ("warning", "none")
+    assert _kernel(tmp_path, _SLOW.format("16.0 GT/s PCIe x16")) == []
+
+
+def test_a_burst_on_a_port_counts_when_the_only_gpu_does_not_answer(tmp_path: Path) -> None:
+    folder = tmp_path / "kernel"
+    folder.mkdir()
+    burst = "pcieport 0000:00:03.0: AER: Corrected error received: 0000:00:03.0"
+    (folder / "node-a.log").write_text("".join(f"[  +0.000{at}16] {burst}\n" for at in range(4)), encoding="utf-8")
+    assert [one for one in check_folder(tmp_path) if one.status in ("critical", "warning")] == []
+    (tmp_path / "smi").mkdir()
+    (tmp_path / "smi" / "node-a.txt").write_text(
+        "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error\n", encoding="utf-8"
+    )
+    found = {one.code: one for one in check_folder(tmp_path) if one.status in ("critical", "warning")}
+    assert set(found) == {"smi-handle-unknown-error", "aer-corrected"}
+    assert found["aer-corrected"].gpu is not None
+    assert found["aer-corrected"].gpu.pci == "0000:03:00.0"
+
+
+def test_a_fabric_managers_silence_says_nothing_of_the_switches(tmp_path: Path) -> None:
+    line = "[Feb 27 2025 15:10:02] [INFO] [tid 1272{}] multicast group {} is allocated.\n"
+    log = tmp_path / "fabricmanager.log"
+    log.write_text("".join(line.format(at, at) for at in range(9)), encoding="utf-8")
+    assert {one.status for one in check_folder(tmp_path) if one.check == "sxid"} <= {"unknown"}
+    with log.open("a", encoding="utf-8") as stream:
+        stream.write("[Feb 27 2025 15:10:02] [ERROR] [tid 12727] detected NVSwitch non-fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0 physical id 3 port 61\n")  # fmt: skip
+    (found,) = (one for one in check_folder(tmp_path) if one.status in ("critical", "warning"))
+    assert (found.code, found.action, found.part) == ("sxid-stops-traffic", "reboot-node", "NVSwitch 0000:86:00.0 link 61")
+
+
+def test_a_whole_query_shows_that_the_driver_answered() -> None:
+    """How many GPUs there should be is not told by what was printed of those that are there."""
+    found = [one for one in check_folder(SMI / "q-h100-two-gpus.txt") if one.check == "driver"]
+    assert [one.status for one in found] == ["ok"]
+
+
+def test_what_happened_in_the_middle_of_a_long_log_is_told_as_of_a_short_one(tmp_path: Path) -> None:
+    """Reports of several lines (a link that vanished, a task that hangs in the driver) keep the lines that explain them."""
+    told = [
+        "pcieport 0000:97:01.0: bridge window [mem 0xa0000000-0xafffffff]",
+        "pcieport 0000:97:01.0: AER: Uncorrected (Fatal) error received: 0000:97:01.0",
+        "pcieport 0000:97:01.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)",
+        "pcieport 0000:97:01.0:   device [8086:352a] error status/mask=00000020/00100000",
+        "pcieport 0000:97:01.0:    [ 5] SDES                   (First)",
+        "NVRM: Xid (PCI:0000:98:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        "INFO: task python:48211 blocked for more than 120 seconds.",
+        "      Tainted: P           OE     5.15.0-91-generic #101-Ubuntu",
+        "task:python          state:D stack:    0 pid:48211 ppid:     1 flags:0x00004006",
+        "Call Trace:",
+        " __schedule+0x24e/0x590",
+        " rm_ioctl+0x5a/0xb0 [nvidia]",
+    ]
+
+    def judged(before: int, after: int) -> set[tuple[str, str, str]]:
+        text, noise = [], "audit: type=1400 audit(1710234836.118:{}): apparmor=STATUS operation=profile_replace"
+        for at, line in enumerate([*[noise] * before, *told, *[noise] * after]):
+            text.append(f"[{1000.0 + 0.01 * at:13.6f}] {line.format(at) if line is noise else line}")
+        folder = tmp_path / "kernel"
+        folder.mkdir(exist_ok=True)
+        (folder / "node-a.log").write_text("\n".join(text) + "\n", encoding="utf-8")
+        return {(one.code, one.cls, one.action) for one in check_folder(tmp_path) if one.status in ("critical", "warning")}
+
+    short = judged(3, 3)
+    assert ("xid-79", "hardware/gpu-lost", "drain") in short
+    assert ("hung-task", "driver/hang", "reboot-node") in short
+    assert judged(9_000, 9_000) == short  # read whole, and only the telling lines parsed
+    assert judged(30_000, 30_000) == short  # larger than what is read whole

@@ -369,3 +369,17 @@ def test_the_links_that_nvidia_smi_prints() -> None:
 def test_no_check_of_these_is_run_twice_under_another_name() -> None:
     assert set(MINE) <= set(checks())
     assert NodeGpus().states == ()
+
+
+def test_a_processor_that_spins_in_the_driver_is_the_drivers_trouble(node: Node) -> None:
+    stall = "watchdog: BUG: soft lockup - CPU#12 stuck for 52s! [nvidia-smi:30112]"
+    node.log(stall, "Modules linked in: nvidia(POE) mlx5_ib(OE)", "RIP: 0010:_nv041234rm+0x1b/0x40 [nvidia]")
+    found = one(node.check("driver-log"), "driver-lockup")
+    assert (found.status, found.cls, found.action) == ("warning", "driver/hang", "reboot-node")
+    node.log(stall, "Modules linked in: xfs", "RIP: 0010:xfs_bmapi_read+0x1b/0x40 [xfs]")
+    assert {finding.code for finding in node.check("driver-log")} == {""}
+
+
+def test_a_width_in_the_log_matters_only_where_the_gpu_does_not_tell_its_own(node: Node) -> None:
+    node.log("nvidia 0000:4c:00.0: 63.012 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x4 link at 0000:49:04.0 (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)")  # fmt: skip
+    assert fitness(node.check("pcie")) == "ok"  # the driver says x16 now

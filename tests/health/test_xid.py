@@ -270,3 +270,43 @@ def test_only_the_xid_check_can_be_explained(capsys: pytest.CaptureFixture[str])
     from workbench.cli import main
 
     assert main(["check", "gpu-count", "--explain"]) == 78
+
+
+def test_what_a_reset_does_has_failed_when_the_driver_could_not_bring_the_gpu_up_again(node: Node) -> None:
+    timeout = X.format("3b:00") + "119, pid=1, name=nvidia-smi, Timeout after 6s of waiting for RPC response from GPU1 GSP!"
+    failed = "NVRM: GPU 0000:{}.0: RmInitAdapter failed! (0x62:0x40:2393)"
+    node.log((300, timeout))
+    assert one(node.check("xid"), "xid-119").action == "reset-gpu"
+    node.log((300, timeout), (200, failed.format("4c:00")))  # another GPU
+    assert one(node.check("xid"), "xid-119").action == "reset-gpu"
+    node.log((300, timeout), (200, failed.format("3b:00")))
+    assert one(node.check("xid"), "xid-119").action == "reboot-node"
+    found = one(node.check("driver-log"), "rm-init-after-hang")
+    assert (found.status, found.cls, found.action) == ("critical", "driver/hang", "reboot-node")
+    node.log((300, failed.format("3b:00")), (200, timeout))  # it came up in between: no word on what a reset does
+    assert one(node.check("xid"), "xid-119").action == "reset-gpu"
+
+
+def test_a_link_that_vanished_before_the_gpu_did_is_looked_at_and_not_only_rebooted(node: Node) -> None:
+    port = "pcieport 0000:3a:00.0: "
+    down = [
+        port + "AER: Uncorrected (Fatal) error received: 0000:3a:00.0",
+        port + "PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer, (Receiver ID)",
+        port + "  device [8086:352a] error status/mask=00000020/00100000",
+        port + "   [ 5] SDES                   (First)",
+    ]
+    link = node.root / "sys/bus/pci/devices/0000:3b:00.0"
+    link.unlink()
+    node.device("0000:3b:00.0", "0x030200", above="0000:3a:00.0")
+    node.log(*((301.0, line) for line in down), (300.0, FELL))
+    assert one(node.check("xid"), "xid-79").action == "drain"
+    node.log(*((1301.0, line) for line in down), (300.0, FELL))  # a quarter of an hour before: another story
+    assert one(node.check("xid"), "xid-79").action == "reboot-node"
+
+
+def test_a_page_that_the_driver_retires_at_the_next_boot_asks_for_that_boot(node: Node) -> None:
+    node.log(
+        (301, X.format("3b:00") + "48, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer."),
+        (300, X.format("3b:00") + "63, Dynamic Page Retirement: New page retired, reboot to activate (0x00000000002ce8ac)."),
+    )
+    assert {one(node.check("xid"), code).action for code in ("xid-48", "xid-63")} == {"reboot-node"}

@@ -30,6 +30,10 @@ def advise(context: Context, hypothesis: Hypothesis, groups: list[Group]) -> Non
     concluded = context.catalog[best.signature]  # a rule's conclusion may have a row of its own
     lead = concluded if concluded.cls == hypothesis.cls else context.row(best.events[0])
     own = lead.cls == hypothesis.cls  # a rule may have given the line another meaning than its row has
+    if not own:  # then what else speaks for it says what to do
+        others = [context.row(group.events[0]) for group in sorted(groups, key=lambda g: -g.score)]
+        lead = next((each for each in others if each.cls == hypothesis.cls), lead)
+        own = lead.cls == hypothesis.cls
     hypothesis.retry = (lead.retry if own else "") or row.get("retry") or None
     ruled = {id(group): _ruled(context, group.events[0], hypothesis.cls) for group in groups}
     hypothesis.remediation = ruled[id(best)] or (lead.remediation if own else "") or row.get("remediation") or None
@@ -42,7 +46,8 @@ def advise(context: Context, hypothesis: Hypothesis, groups: list[Group]) -> Non
     alone = not context.has_job and len(context.job_nodes) <= 1
     if alone and hypothesis.retry == "exclude-node" and hypothesis.cls in _STATES:
         hypothesis.retry = "fix-first"  # leaving the node out helps when the job has others; its state alone has to be put right
-    if hypothesis.cls.startswith(("hardware/", "driver/")):
+    # what the platform has to put right is no lighter form of a reboot
+    if hypothesis.cls.startswith(("hardware/", "driver/")) and hypothesis.remediation != "fix-platform":
         worst = max((name for name in wanted if name in _SEVERITY), key=lambda name: _SEVERITY[name], default=None)
         if worst and _SEVERITY[worst] > _SEVERITY.get(hypothesis.remediation or "", 0):
             hypothesis.remediation = worst

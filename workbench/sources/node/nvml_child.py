@@ -7,6 +7,7 @@ call that did not return. It must not import anything of the workbench: it is a 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -489,10 +490,8 @@ def main() -> int:
     for index in range(value):
         _Gpu(library, index).read()
     library.gpu = None
-    try:
+    with contextlib.suppress(_Failed):
         library.call("nvmlShutdown")
-    except _Failed:
-        pass
     _say({"end": True})
     return 0
 
