@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from tests.remediation.invariants import Invariants
+from tests.remediation.invariants import CALL, Invariants
+from workbench.errors import WorkbenchError
 from workbench.model import Gpu
 from workbench.remediation import engine
-from workbench.remediation.executors.contract import Deadline, ExecutorError
+from workbench.remediation.executors.contract import Deadline
 from workbench.remediation.journal import Journal
 from workbench.remediation.model import Plan, Trouble
 from workbench.remediation.planner import make_plan
@@ -31,7 +32,6 @@ from workbench.remediation.troubles import Checked
 from workbench.testing.fleet import Crash, Fleet
 from workbench.testing.fleet_executor import FAULTS, FleetExecutor, FleetLock
 
-CALL = 30.0
 _AGES = (*([0.0] * 9), 60.0, 3000.0, 30000.0)  # seconds
 # code, class, action, cause, what mends it
 KINDS = (
@@ -329,8 +329,8 @@ class Sequence:
         except Crash:
             fresh = self._controller(one.name, one.journal)
             one.lock, one.executor = fresh.lock, fresh.executor
-        except ExecutorError:
-            pass
+        except WorkbenchError:
+            pass  # the fleet could not be seen
         finally:
             one.inside, one.journal.crash = False, None
 
@@ -368,6 +368,7 @@ class Sequence:
         fleet.fault, self.kill_at, self.invariants.kill_at = None, float("inf"), float("inf")
         fleet.sleep(600.0)
         fleet._due.clear()
+        fleet.lease = ("", fleet.lease[1], 0.0)
         for one in self.controllers:
             engine.resume(one.journal, one.executor, clock=fleet.clock, steady=fleet.steady, sleep=fleet.sleep, call=CALL)
         self.invariants.final([one.journal for one in self.controllers])

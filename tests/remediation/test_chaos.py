@@ -19,7 +19,7 @@ from workbench.remediation.planner import make_plan
 from workbench.remediation.policy import Auto, Limits, Policy
 from workbench.remediation.recheck import Recheck
 from workbench.testing.fleet import Crash, Effect, Fleet
-from workbench.testing.fleet_executor import FAULTS, FleetExecutor
+from workbench.testing.fleet_executor import FAULTS, FleetExecutor, FleetLock
 
 SEEDS = 400
 AUTO = Policy(auto=(Auto("report", confidence=0.5, busy=True),), stop_file="")
@@ -246,6 +246,37 @@ def test_found_a_world_that_changed_while_a_request_was_lost_is_judged_again() -
     assert [(one.status, one.guard) for one in outcomes] == [("refused", "capacity")]
     assert site.effects() == []
     assert site.journal.open() == []
+
+
+def test_found_a_lock_that_was_lost_while_the_guards_were_asked_again_holds_the_second_request_back() -> None:
+    site = Site()
+    lock = FleetLock(site.fleet, "me", 60.0)
+    assert engine.enter(lock, site.fleet.sleep)
+    site.faults("begin:timeout")
+    asked: list[int] = []
+
+    def check(*_: object) -> None:
+        asked.append(1)
+        if len(asked) == 2:  # a pause of the whole process
+            site.fleet.sleep(120.0)
+
+    outcomes = site.apply(*site.chain("n0", ("cordon",)), check=check, lock=lock)
+
+    assert [(one.status, one.guard) for one in outcomes] == [("open", "lock")]
+    assert site.effects() == []
+
+
+def test_found_a_budget_that_still_holds_says_nothing_about_a_request_that_is_on_its_way() -> None:
+    site = Site()
+    site.fleet.budgets["pdb"] = 0
+    site.fleet.run("n0", "ns/guarded", budgets=("pdb",))
+    plan = site.plan(*site.chain("n0", ("cordon", "collect", "evict")))
+    site.fleet.later(8.0, lambda: (site.fleet.budgets.update(pdb=1), site.fleet._budgets_changed()))
+    answers = iter(("", "late"))
+    site.fleet.fault = lambda call: next(answers, "") if call == "begin evict" else ""
+
+    assert ends(site.apply(plan=plan))[2] == "evict done"
+    assert site.fleet.operations["n0-evict"].repeats == 0
 
 
 def test_found_a_step_that_ends_while_others_are_looked_at_does_not_end_its_chain() -> None:

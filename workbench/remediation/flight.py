@@ -280,16 +280,9 @@ class Runner:
 
     def _may_begin(self, flight: Flight) -> tuple[bool, Outcome | None]:
         """Ask once more just before a change: the write of the intent may have taken long, and a repetition comes minutes later."""
-        guard, why = self.halted()
-        if guard:
-            return False, self.left(flight, guard, why) if flight.sent else self._end(flight, "refused", why, guard)
-        if self.clock() >= flight.expires:
-            status = "expired" if flight.blocked else "refused"
-            return False, self._end(
-                flight, status, f"the plan has expired{'; ' if flight.detail else ''}{flight.detail}", "expired"
-            )
-        if flight.undo or (not flight.begins and self.steady() - flight.judged <= FRESH):
-            return True, None
+        outcome = self._stopped(flight)
+        if outcome is not None or flight.undo or (not flight.begins and self.steady() - flight.judged <= FRESH):
+            return outcome is None, outcome
         try:
             _, refused = self._judged(flight.action)
         except Exception as error:
@@ -300,7 +293,17 @@ class Runner:
         if refused is not None:
             return False, self._end(flight, "expired" if flight.blocked else "refused", refused[1], refused[0])
         flight.judged = self.steady()
-        return True, None
+        outcome = self._stopped(flight)  # to see the fleet may have taken longer than the lock lasts
+        return outcome is None, outcome
+
+    def _stopped(self, flight: Flight) -> Outcome | None:
+        guard, why = self.halted()
+        if guard:
+            return self.left(flight, guard, why) if flight.sent else self._end(flight, "refused", why, guard)
+        if self.clock() >= flight.expires:
+            why = f"the plan has expired{'; ' if flight.detail else ''}{flight.detail}"
+            return self._end(flight, "expired" if flight.blocked else "refused", why, "expired")
+        return None
 
     # the change and what becomes of it
 
@@ -363,10 +366,10 @@ class Runner:
             )
         flight.confirmed = flight.confirmed or status in ("pending", "blocked")
         flight.blocked = status == "blocked"
+        if status in ("absent", "blocked") and looked and now < flight.sure:  # a request of ours may still arrive
+            flight.due = min(now + self._wait(step.again), flight.sure)
+            return None
         if status == "absent":
-            if now < flight.sure:
-                flight.due = min(now + self._wait(step.again), flight.sure)
-                return None
             if not flight.may:
                 return self._end(flight, "refused", "it was never begun: nothing of it has happened", "journal")
             if flight.begins >= self.tries:

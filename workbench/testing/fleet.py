@@ -131,6 +131,7 @@ class Fleet:
         self.excluded: list[tuple[str, str]] = []
         self.disrupted: set[str] = set()  # identities of work that its budgets count as away
         self.hidden: set[str] = set()  # nodes that a list does not show: a fleet that cannot be seen whole
+        self.taken = 0.0  # when the lease changed hands
         self.lease: tuple[str, int, float] = ("", 0, 0.0)  # holder, token, until when
         self.on_effect: Callable[[Effect], None] | None = None
         self.fault: Callable[[str], str] | None = None

@@ -367,6 +367,7 @@ class FleetLock:
         self._until = self._fleet.now + self._lasts
         self._fleet.lease = (self.by, token + 1, self._until)
         self.token = str(token + 1)
+        self._fleet.taken = self._fleet.now
         return True
 
     def held(self) -> bool:
