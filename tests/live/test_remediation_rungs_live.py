@@ -590,8 +590,8 @@ def test_a_controller_cordons_what_a_check_shows_once(cluster: Cluster, tmp_path
     cluster.node(name)
     lock = LeaseLock(Api(str(cluster.kubeconfig)), seconds=15)
     until("the lease", lambda: lock.acquire(soon()), 60)
-    many, all = 10_000, 100.0  # other tests have left nodes of ours out of service
-    limits = Limits(many, all, many, all, many, many, many, many, 0, 0.0, many, all)
+    many, whole = 10_000, 100.0  # other tests have left nodes of ours out of service
+    limits = Limits(many, whole, many, whole, many, many, many, many, 0, 0.0, many, whole)
     policy = Policy(limits, auto=(Auto("cordon", busy=True),), stop_file=str(tmp_path / "stop"))
     executor = Kubernetes(cluster.kubeconfig)
     loop = Loop(executor, Journal(tmp_path / "journal.jsonl"), policy, lock=lock)
