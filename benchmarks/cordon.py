@@ -238,7 +238,7 @@ def measure(work: Path, folder: Path, options: argparse.Namespace) -> dict[str, 
         for name in second:
             told[name] = show(name)
             until(f"the cordon of {name}", lambda name=name: name in turning.cordoned, 60)
-            time.sleep(random.Random(name).uniform(0, 1.5))
+            time.sleep(random.Random(name).uniform(1.0, 2.5))
         waits = [turning.cordoned[name][0] - when for name, when in told.items()]
         print(f"loop      {spread(waits)} from the condition on the node to the cordon")
         with ThreadPoolExecutor(8) as pool:

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Real servers, filled, then the ratios of benchmarks/prometheus.py, elasticsearch.py and fleet.py; everything is stopped and removed at the end.
-# usage: benchmarks/live.sh [PYTHON] [metrics|logs|fleet]…     needs what tests/services needs (Debian, root, a JDK)
+# Real servers, filled, then the ratios of benchmarks/prometheus.py, elasticsearch.py, fleet.py and cordon.py; everything is stopped and removed at the end.
+# usage: benchmarks/live.sh [PYTHON] [metrics|logs|fleet|cordon]…     needs what tests/services needs (Debian, root, a JDK)
 # Ends with 1 when a gate failed: other samples than the client's, a wrong verdict. What was merely slower than asked is shown as missed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${1:-python3}
 [ $# = 0 ] || shift
-[ $# != 0 ] || set -- metrics logs fleet
+[ $# != 0 ] || set -- metrics logs fleet cordon
 export PYTHONPATH=$PWD
 scratch=$(mktemp -d)
 cleanup() {
@@ -39,9 +39,14 @@ fleet() {
   "$python" benchmarks/fleet.py
 }
 
+cordon() {
+  echo "== from a fatal finding to the cordon: 1,500 nodes"
+  "$python" benchmarks/cordon.py
+}
+
 failed=0
 for part; do
-  case $part in metrics | logs | fleet) ;; *) sed -n 3p "$0" >&2; exit 2 ;; esac
+  case $part in metrics | logs | fleet | cordon) ;; *) sed -n 3p "$0" >&2; exit 2 ;; esac
   (set -e; "$part") || failed=1
 done
 exit $failed

@@ -580,8 +580,8 @@ def test_a_watch_that_may_not_be_is_no_empty_fleet(cluster: Cluster) -> None:
     limited.close()
 
 
-def test_a_controller_cordons_what_a_check_shows_and_gives_it_back(cluster: Cluster, tmp_path: Path) -> None:
-    """From the condition on the node through plan, guards, lease and journal to the cordon, and back when it is found fit again."""
+def test_a_controller_cordons_what_a_check_shows_once(cluster: Cluster, tmp_path: Path) -> None:
+    """From the condition on the node through plan, guards, lease and journal to the cordon, whose reason names the finding."""
     from workbench.remediation.journal import Journal
     from workbench.remediation.loop import Loop
     from workbench.remediation.policy import Auto, Limits, Policy
@@ -590,23 +590,17 @@ def test_a_controller_cordons_what_a_check_shows_and_gives_it_back(cluster: Clus
     cluster.node(name)
     lock = LeaseLock(Api(str(cluster.kubeconfig)), seconds=15)
     until("the lease", lambda: lock.acquire(soon()), 60)
-    limits = Limits(keep=0, keep_percent=0)
+    many, whole = 10_000, 100.0  # other tests have left nodes of ours out of service
+    limits = Limits(many, whole, many, whole, many, many, many, many, 0, 0.0, many, whole)
     policy = Policy(limits, auto=(Auto("cordon", busy=True),), stop_file=str(tmp_path / "stop"))
     executor = Kubernetes(cluster.kubeconfig)
     loop = Loop(executor, Journal(tmp_path / "journal.jsonl"), policy, lock=lock)
 
-    def show(state: str, reason: str) -> None:
-        rows = [
-            {"type": kind, "status": state, "reason": reason, "message": "driver: not loaded", "lastHeartbeatTime": stamp()}
-            for kind in ("WorkbenchNodeUnfit", "WorkbenchDriverProblem")
-        ]
-        cluster.site.core.patch_node_status(
-            name, {"status": {"conditions": [{**one, "lastTransitionTime": stamp(60)} for one in rows]}}
-        )
-
-    show("True", "DriverNotLoaded")
+    said = {"status": "True", "reason": "DriverNotLoaded", "message": "driver: not loaded", "lastHeartbeatTime": stamp()}
+    rows = [{"type": kind, **said, "lastTransitionTime": stamp(60)} for kind in ("WorkbenchNodeUnfit", "WorkbenchDriverProblem")]
+    cluster.site.core.patch_node_status(name, {"status": {"conditions": rows}})
     turn = loop.once()
-    assert [(one.action.verb, one.action.node, one.status) for one in turn.outcomes] == [("cordon", name, "done")], turn.problems
+    assert [(one.action.verb, one.action.node, one.status) for one in turn.outcomes] == [("cordon", name, "done")], turn.plan
     node = seen(executor, name)
     assert node.ours
     assert "driver-not-loaded" in node.reason

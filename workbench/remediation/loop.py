@@ -24,7 +24,7 @@ from workbench.remediation.troubles import Checked
 
 __all__ = ["Loop", "Round", "Seen"]
 
-LEAST = 1.0  # seconds between the beginnings of two turns, however much news there is: a flapping node must not keep us busy
+LEAST = 0.5  # seconds between the beginnings of two turns, however much news there is: a flapping node must not keep us busy
 CALL = 60.0  # seconds that reading the fleet may take: 2,000 nodes with 16,000 pods come in some ten
 
 

@@ -80,7 +80,8 @@ class Executor(Protocol):
         Make the change if it has not been made, conditional on what `action.expects` says, in one request where the server allows it.
 
         Returns ``done``, ``pending``, ``blocked`` or ``changed`` (the world is not what the action expects: nothing was done), with what was
-        there `before`. Raises `ExecutorError` when the answer is lost; then `look` decides.
+        there `before`. What is ``blocked`` is asked for again by beginning it again. Raises `ExecutorError` when the answer is lost; then
+        `look` decides.
         """
         ...
 

@@ -18,10 +18,11 @@ from typing import Any
 from workbench.errors import SourceError
 from workbench.remediation.executors.contract import Deadline
 from workbench.remediation.executors.kubernetes.calls import CLAIMS, Calls
-from workbench.remediation.executors.kubernetes.pods import Budgets
+from workbench.remediation.executors.kubernetes.marks import labels_of
+from workbench.remediation.executors.kubernetes.pods import Budgets, gpus_of
 from workbench.remediation.executors.kubernetes.reading import BUDGETS, EVENTS, NODES, PLACED, PODS, REBOOTED, Reader, slim
 from workbench.remediation.model import FleetState, NodeState, Work
-from workbench.sources.kubernetes.api import Api
+from workbench.sources.kubernetes.api import Api, Listing
 from workbench.sources.kubernetes.errors import ApiError
 
 __all__ = ["HOLD", "Feed", "Watching"]
@@ -216,7 +217,7 @@ class Watching(Reader):
         return self.assembled(nodes, pods, budgets, claims, boots)
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most so long; True as soon as a node shows something new: a check's condition, a cordon or taint, or its end."""
+        """Wait at most so long; True as soon as a check shows something new on a node, or a node comes or goes."""
         if self._news.wait(seconds):
             self._news.clear()
             return True
@@ -229,6 +230,33 @@ class Watching(Reader):
     def lacks(self) -> list[str]:
         """Return why the fleet is listed and not watched, by kind."""
         return [f"{feed.path}: {feed.error or 'nothing was heard'}" for feed in self._feeds if not feed.lives()]
+
+    # ---- what of one node's state is not the node or its pods, which are read anew each time
+
+    def budgets(self, deadline: Deadline) -> Listing:
+        """Return the disruption budgets, as watched: the server has the last word at each eviction."""
+        return Listing(self._budgets.items()) if self._budgets.lives() else super().budgets(deadline)
+
+    def _claims(self, deadline: Deadline, keep: Callable[[dict[str, Any]], bool] | None = None) -> Listing:
+        if not self._all_claims.lives():
+            return super()._claims(deadline, keep)
+        return Listing([one for one in self._all_claims.items() if keep is None or keep(one)])
+
+    def _boots(self, deadline: Deadline, name: str = "") -> Listing:
+        if not self._all_boots.lives():
+            return super()._boots(deadline, name)
+        return Listing(
+            [one for one in self._all_boots.items() if not name or (one.get("involvedObject") or {}).get("name") == name]
+        )
+
+    def _gpus(self, space: str, selector: str, deadline: Deadline) -> int:
+        if not self._pods.lives():
+            return super()._gpus(space, selector, deadline)
+        key, _, value = selector.partition("=")
+        pods = (one for one in self._pods.items() if one["metadata"].get("namespace") == space)
+        return sum(gpus_of(one) for one in pods if labels_of(one).get(key) == value)
+
+    # ---- the fleet
 
     def work_of(self, pod: dict[str, Any], covering: Budgets) -> Work:
         """Return a pod as work, made once for each version of the pod and the budgets."""
@@ -250,11 +278,10 @@ class Watching(Reader):
 
 
 def _shown(node: dict[str, Any] | None) -> Any:
-    """Return what of a node a plan may turn on; its heartbeats are not among it."""
+    """Return what of a node a turn cannot wait for: that it is there, and what checks show, but not their heartbeats."""
     if node is None:
         return None
-    spec, rows = node.get("spec") or {}, (node.get("status") or {}).get("conditions") or []
-    shown = [
+    rows = (node.get("status") or {}).get("conditions") or []
+    return [
         (one.get("type"), one.get("status"), one.get("reason")) for one in rows if str(one.get("type")).startswith("Workbench")
     ]
-    return shown, spec.get("unschedulable"), [(one.get("key"), one.get("value")) for one in spec.get("taints") or []]
