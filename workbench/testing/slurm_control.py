@@ -18,6 +18,10 @@ __all__ = ["Refused", "holding", "node_record", "reboot", "shown", "squeue", "up
 
 _WAKES = 0.3  # seconds for which a node that was given back shows no boot and no answer (with real slurmd: until its next answer)
 _ASKED, _AWAY = 0.2, 0.6  # seconds until a reboot that was asked for is issued, and until it is over
+_STATES = (
+    "Invalid input: state={}\nRequest aborted\nValid states are: NoResp DRAIN FAIL FUTURE RESUME POWER_DOWN POWER_UP UNDRAIN\n"
+    "Not all states are valid given a node's prior state"
+)
 _FIELDS = {
     "A": "id", "u": "user", "t": "state", "S": "start", "D": "count", "N": "nodes", "b": "gres", "j": "name",
 }  # fmt: skip
@@ -80,6 +84,8 @@ def update(state: dict[str, Any], words: Sequence[str]) -> None:
     if set(given) - {"nodename", "state", "reason"} or "nodename" not in given or len(given) != len(words):
         raise Refused(f"Unknown or unsupported here: update {' '.join(words)}")
     what, reason = given.get("state", "").lower(), given.get("reason")
+    if what and what not in ("drain", "down", "fail", "resume", "undrain"):
+        raise Refused(_STATES.format(given["state"]))
     if what in ("drain", "down", "fail") and not reason:
         raise Refused("You must specify a reason when DOWNING or DRAINING a node. Request denied")
     names = expand(given["nodename"])
@@ -104,8 +110,8 @@ def update(state: dict[str, Any], words: Sequence[str]) -> None:
         elif what == "undrain":
             flags = _base([one for one in flags if one != "DRAIN"])
             old = (signed or old) if "DOWN" in flags else ""
-        elif what:
-            raise Refused("slurm_update error: Invalid node state specified")
+            if "DOWN" in flags and "NOT_RESPONDING" not in flags and old.startswith("Not responding"):
+                flags, old = _base(flags, "IDLE"), ""  # slurmd answers, and ReturnToService=1 takes back what has this reason
         elif held:  # a reason alone, on a node that nobody holds, is forgotten
             old = signed or old
         state["nodes"][name] = _with(record, flags, old)
