@@ -10,7 +10,7 @@ from tests.remediation.fleets import NOW, fleet, node, tried, trouble, verbs_of,
 from workbench.catalog.findings import findings_table
 from workbench.errors import CatalogError
 from workbench.model import CLASSES, Gpu
-from workbench.remediation.ladder import ladders
+from workbench.remediation.ladder import ladders, offenders
 from workbench.remediation.model import VERBS, Plan, Trouble
 from workbench.remediation.planner import make_plan
 
@@ -244,3 +244,21 @@ def test_a_wrong_table_is_told_with_its_place(tmp_path: Path, text: str, said: s
     with pytest.raises(CatalogError, match=r"ladders-x\.toml") as raised:
         ladders(str(tmp_path))
     assert said in str(raised.value)
+
+
+def test_who_had_to_be_mended_more_than_once_is_listed() -> None:
+    """What only waited, was refused, or is long ago does not count."""
+    past = [
+        *tried("gpu-001", "reboot", "reboot-node", "a", 86400),
+        *tried("gpu-001", "reset-gpu", "reset-gpu", "b", 3600, "failed"),
+        *tried("gpu-002", "reboot", "reboot-node", "a", 86400),
+        *tried("gpu-002", "cordon", "cordon", "a", 3600),
+        *tried("gpu-003", "reboot", "reboot-node", "a", 86400, "refused"),
+        *tried("gpu-003", "reboot", "reboot-node", "a", 3600),
+        *tried("gpu-004", "reboot", "reboot-node", "a", 90 * 86400),
+        *tried("gpu-004", "reboot", "reboot-node", "a", 3600),
+    ]
+
+    ((name, tries),) = offenders(past, NOW)
+    assert name == "gpu-001"
+    assert [one.rung for one in tries] == ["reboot-node", "reset-gpu"]

@@ -24,9 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "action",
         nargs="?",
         default="show",
-        choices=("show", "open", "settle", "accept", "note"),
-        metavar="show|open|settle|accept|note",
-        help="show: what was done (default); open: what has no end yet; settle ID done|failed|undone REASON: how an action ended that only a "
+        choices=("show", "open", "offenders", "settle", "accept", "note"),
+        metavar="show|open|offenders|settle|accept|note",
+        help="show: what was done (default); open: what has no end yet; offenders: nodes that had to be mended "
+        "more than once in a month; settle ID done|failed|undone REASON: how an action ended that only a "
         "person could find out; accept REASON: damaged lines were looked at; note TEXT: something to remember",
     )
     parser.add_argument("words", nargs="*", metavar="WORD", help="of settle, accept and note")
@@ -69,6 +70,8 @@ def run(options: argparse.Namespace) -> int:
         return exits.OK
     if words:
         raise Usage(f"{words[0]!r} is one word too many")
+    if options.action == "offenders":
+        return _offenders(journal.entries(), time.time(), options.output)
     since = moment(options.since, time.time()) or 0.0
     entries = journal.open() if options.action == "open" else journal.entries()
     entries = [one for one in entries if one.time >= since and (not options.node or one.node == options.node)]
@@ -77,6 +80,27 @@ def run(options: argparse.Namespace) -> int:
     else:
         sys.stdout.write(_table(entries) or "nothing\n")
     return exits.INCOMPLETE if journal.problems else exits.OK
+
+
+def _offenders(entries: list[Entry], now: float, output: str) -> int:
+    import json
+
+    from workbench.remediation.ladder import offenders
+    from workbench.report.text import clean, iso
+
+    found = offenders(entries, now)
+    if output == "json":
+        table = [
+            {"node": node, "tries": [{"rung": one.rung, "time": iso(one.begun), "status": one.status} for one in tries]}
+            for node, tries in found
+        ]
+        sys.stdout.write(json.dumps(table, indent=2) + "\n")
+        return exits.OK
+    for node, tries in found:
+        rungs = ", ".join(f"{one.rung} {iso(one.begun)} {one.status or 'goes on'}" for one in tries)
+        sys.stdout.write(clean(f"{node:<20} {len(tries)} times: {rungs}") + "\n")
+    sys.stdout.write(clean(f"--exclude={','.join(node for node, _ in found)}") + "\n" if found else "nothing\n")
+    return exits.OK
 
 
 def _table(entries: list[Entry]) -> str:

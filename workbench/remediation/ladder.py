@@ -17,7 +17,7 @@ from workbench.errors import CatalogError
 from workbench.model import CAUSES, CLASSES, REMEDIATIONS
 from workbench.remediation.model import RUNGS, VERBS, Trouble
 
-__all__ = ["Attempt", "Ladder", "Ladders", "Past", "Rung", "attempts_of", "ladders", "used_up"]
+__all__ = ["Attempt", "Ladder", "Ladders", "Past", "Rung", "attempts_of", "ladders", "offenders", "used_up"]
 
 SCHEMA = "workbench.ladders/1"
 # a step of a rung that stands for the gentlest of several verbs: see `workbench.remediation.planner`
@@ -212,6 +212,40 @@ def used_up(rung: Rung, tries: Sequence[Attempt], now: float, *, trouble: str, h
         or any(one.over and not one.well and one.status != "undone" for one in same)
         or len(recent) >= 2 * rung.attempts
     )
+
+
+def offenders(
+    past: Sequence[Past], now: float, *, window: float = 30 * 86400.0, least: int = 2
+) -> list[tuple[str, list[Attempt]]]:
+    """
+    Return the nodes that had to be taken out and mended more than once, the worst first: the list of lemons that a scheduler may leave out.
+
+    Parameters
+    ----------
+    past : sequence of Past
+        Entries of a journal.
+    now : float
+    window : float, optional
+        Seconds back; a month, since what comes once a quarter is no pattern that a list can help against.
+    least : int, optional
+        Tries of `evacuate` and higher rungs that make an offender.
+
+    Returns
+    -------
+    list of (str, list of Attempt)
+    """
+    found = []
+    for node in dict.fromkeys(one.node for one in past if one.node):
+        tries = [
+            one
+            for one in attempts_of(past, node=node)
+            if one.begun > now - window
+            and RUNGS.index(one.rung) >= RUNGS.index("evacuate")
+            and one.status not in ("refused", "undone")
+        ]
+        if len(tries) >= least:
+            found.append((node, tries))
+    return sorted(found, key=lambda one: (-len(one[1]), one[0]))
 
 
 @lru_cache(maxsize=8)
