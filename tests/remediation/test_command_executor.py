@@ -300,6 +300,16 @@ def test_who_only_looks_does_not_keep_it_from_beginning(tmp_path: Path) -> None:
     assert json.loads((folder / "end.json").read_text())["code"] == 0
 
 
+def test_who_comes_after_it_was_begun_does_not_run_it_again(tmp_path: Path) -> None:
+    """Also when he was asked at the same time and was only slow: the one before has ended, or was cut off."""
+    executor = Commands({"reset-gpu": Command((script(tmp_path, f"echo run >> {tmp_path}/log"),))}, tmp_path / "c")
+    assert ended(executor).status == "done"
+    assert run_once.run_once(tmp_path / "c/act-1") == 1
+    (tmp_path / "c/act-1/end.json").unlink()
+    assert run_once.run_once(tmp_path / "c/act-1") == 1
+    assert (tmp_path / "log").read_text() == "run\n"
+
+
 def test_no_space_for_the_mark_means_that_it_does_not_run(tmp_path: Path) -> None:
     """The command runs only when it is on the disk that it does."""
     folder = tmp_path / "c/act-1"

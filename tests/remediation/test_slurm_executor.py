@@ -278,6 +278,9 @@ def test_drained_is_only_what_has_no_job_in_any_state(world: SlurmWorld, cluster
     action = world.action("drain")
     with changing(cluster.file) as memory:
         memory["queue"][0]["state"] = state
+    node = world.executor.node(action.node, soon())
+    assert node is not None
+    assert [one.uid for one in node.work] == action.expects["work"]
     assert world.executor.begin(action, soon()).status == "pending"
     assert world.executor.look(action, soon()).status == "pending"
     world.settle(action)
