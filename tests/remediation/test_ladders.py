@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.remediation.fleets import NOW, fleet, node, tried, trouble, verbs_of, work
+from tests.remediation.fleets import NOW, fleet, node, ours, tried, trouble, verbs_of, work
 from workbench.catalog.findings import findings_table
 from workbench.errors import CatalogError
 from workbench.model import CLASSES, Gpu
@@ -262,3 +262,15 @@ def test_who_had_to_be_mended_more_than_once_is_listed() -> None:
     ((name, tries),) = offenders(past, NOW)
     assert name == "gpu-001"
     assert [one.rung for one in tries] == ["reboot-node", "reset-gpu"]
+
+
+def test_after_the_node_came_back_its_cordon_is_another_one() -> None:
+    """Else the journal would say that it is done already, and the node would keep its work for ever."""
+    wrong = trouble()
+    first = make_plan([wrong], fleet()).actions
+    cordoned = tried("gpu-001", "cordon", "reboot-node", wrong.id, 7200, action=first[0].id)
+    going_on = make_plan([wrong], fleet(ours("gpu-001", op=first[0].id)), past=cordoned).actions
+    again = make_plan([wrong], fleet(), past=cordoned).actions
+
+    assert {one.id for one in going_on} < {one.id for one in first}
+    assert not {one.id for one in again} & {one.id for one in first}

@@ -27,6 +27,7 @@ class Choice:
     rung: Rung
     tries: int
     why: str
+    before: int = 0  # how often we had taken the node out of service before this time
     refused: tuple[Refusal, ...] = ()
 
 
@@ -37,7 +38,7 @@ def tasks_of(node: NodeState, trouble: Trouble) -> list[str]:
 def steps_of(node: NodeState, choice: Choice, policy: Policy, verbs: Collection[str], now: float) -> list[Action]:
     trouble, rung = choice.trouble, choice.rung
     approval = "auto" if _auto(trouble, rung, node, policy) else "person"
-    base = [node.uid or node.name, node.boot, trouble.id, rung.name, choice.tries]
+    base = [node.uid or node.name, node.boot, trouble.id, rung.name, choice.tries, choice.before]
     busy = node.busy()
     made: list[Action] = []
 

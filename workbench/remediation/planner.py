@@ -154,7 +154,15 @@ def _choose(
     tries = attempts_of(past, node=node.name)
     found = [_reached(one, node, table, tries, verbs, now) for one in mine]
     best = max(found, key=lambda one: (one.rung.height, one.trouble.severity == "critical", one.trouble.confidence))
-    return replace(best, refused=tuple(refusal for one in found for refusal in one.refused))
+    before = sum(
+        one.node == node.name
+        and one.kind == "outcome"
+        and one.verb == "cordon"
+        and one.status == "done"
+        and one.action != node.op
+        for one in past
+    )
+    return replace(best, before=before, refused=tuple(refusal for one in found for refusal in one.refused))
 
 
 def _reached(
@@ -167,7 +175,7 @@ def _reached(
     def choice(rung: Rung, why: str) -> Choice:
         # one that goes on keeps its number, so that a plan made meanwhile names the same steps
         done = sum(one.over and one.rung == rung.name and one.trouble == trouble.id for one in tries)
-        return Choice(trouble, ladder, rung, done, why, tuple(said))
+        return Choice(trouble, ladder, rung, done, why, refused=tuple(said))
 
     def refuse(guard: str, rung: str, why: str, until: float | None = None) -> None:
         said.append(Refusal(guard, node.name, rung, why, trouble.id, until))
