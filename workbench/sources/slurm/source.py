@@ -205,7 +205,7 @@ class Slurm:
         )
         return replace(
             scope, since=since, until=max(since, until), nodes=tuple(nodes),
-            names=tuple(name for name in names if name != scope.job), user=taken[-1].user,
+            names=tuple(sorted(name for name in names if name != scope.job)), user=taken[-1].user,
             paths=tuple(dict.fromkeys(paths)), addresses=self._addresses(tuple(nodes), deadline),
         )  # fmt: skip
 
