@@ -33,7 +33,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Run]]
     package, name = SHIPPED["slurm"]
     script.write_text((ROOT / package.replace(".", "/") / name).read_text(encoding="utf-8"), encoding="utf-8")
     script.chmod(0o755)
-    tell = f'export PYTHONPATH="{ROOT}" WORKBENCH_HEALTH_STATE="{work}/state-of-checks"\n. "{work}/expected"\n'
+    # the kernel's ring buffer of a machine that runs tests all day does not reach back to its boot, which makes these two unknown
+    more = 'WORKBENCH_HEALTH_OPTIONAL="xid driver-log"'
+    tell = f'export PYTHONPATH="{ROOT}" WORKBENCH_HEALTH_STATE="{work}/state-of-checks" {more}\n. "{work}/expected"\n'
     (work / "bin/workbench").write_text(f'#!/bin/sh\n{tell}exec "{sys.executable}" -m workbench "$@"\n')
     (work / "bin/workbench").chmod(0o755)
     (work / "expected").write_text("export WORKBENCH_HEALTH_GPUS=0\n")
