@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from workbench.parse.slurm_scontrol import show_records
-from workbench.parse.slurm_words import split_reason
+from workbench.parse.slurm_words import local_epoch, split_reason
 from workbench.remediation.executors import slurm as executor_module
+from workbench.remediation.executors.expects import same_boot
 from workbench.remediation.executors.slurm import Slurm
 from workbench.remediation.executors.slurm_node import flags_of
 from workbench.remediation.model import OWNER, Action
@@ -148,11 +149,11 @@ class SlurmWorld:
     def action(self, verb: str) -> Action:
         node, number = self.clean(), next(self._ids)
         identity = f"{verb}-{node[-3:]}-{number}-{time.time_ns():x}"
-        expects: dict[str, Any] = {"boot": self.record(node)["BootTime"], "owner": "", "schedulable": True}
+        expects: dict[str, Any] = {"booted": local_epoch(self.record(node)["BootTime"]), "owner": "", "schedulable": True}
         args: dict[str, Any] = {"reason": "[node] xid-79: GPU 3 has fallen off the bus", "expires": time.time() + 3600}
         if verb in ("uncordon", "reboot"):
             self.admin("scontrol", "update", f"nodename={node}", "state=drain", f"reason=gpu-workbench:op-{identity}: before")
-            expects = {"owner": OWNER, "boot": expects["boot"]} if verb == "reboot" else {"owner": OWNER}
+            expects = {"owner": OWNER, "booted": expects["booted"]} if verb == "reboot" else {"owner": OWNER}
             args = {"op": f"op-{identity}"} if verb == "uncordon" else {"reason": "[node] xid-79: reboot"}
         if verb == "drain":
             self._jobs[identity] = self.cluster.submit(node)
@@ -169,7 +170,11 @@ class SlurmWorld:
         )  # not for a moment after undrain
         record = self.record(action.node)
         state = "+".join(sorted(flags_of(record) - {"NOT_RESPONDING", "MIXED", "IDLE", "ALLOCATED", "COMPLETING"}))
-        return state, split_reason(record.get("Reason"))[0], record["BootTime"]
+        # a reason counts while something is restricted: from 24.11 on it stays, and nobody can take it away
+        reason = split_reason(record.get("Reason"))[0] if state else ""
+        booted = local_epoch(record["BootTime"])
+        assert booted is not None
+        return state, reason, round(booted / 60)
 
     def settle(self, action: Action) -> None:
         if job := self._jobs.pop(action.id, ""):
@@ -184,7 +189,11 @@ class SlurmWorld:
             self.admin("scontrol", "update", f"nodename={action.node}", "state=drain", "reason=gpu-workbench:other: later")
             return
         self.cluster.boots(action.node)
-        self.until("the other boot", lambda: self.record(action.node)["BootTime"] not in ("None", action.expects["boot"]))
+        self.until("the other boot", lambda: self._other_boot(action))
+
+    def _other_boot(self, action: Action) -> bool:
+        booted = local_epoch(self.record(action.node)["BootTime"])
+        return booted is not None and not same_boot(booted, action.expects["booted"])
 
     def meddle(self, action: Action) -> None:
         self.admin("scontrol", "update", f"nodename={action.node}", "reason=bob: I look at it")

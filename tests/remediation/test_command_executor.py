@@ -461,3 +461,17 @@ def test_a_reboot_is_done_when_another_boot_runs(tmp_path: Path) -> None:
     seen[0] = replace(node, boot="boot-2")
     assert executor.look(action, soon()).status == "done"
     assert executor.undo(action, {}, soon()).status == "failed"
+
+
+def test_without_boot_ids_a_later_boot_time_ends_a_reboot(tmp_path: Path) -> None:
+    """As with Slurm: a second's difference is the same boot."""
+    seen = [NodeState("gpu-7", booted=1000.0)]
+    executor = Commands({"reboot": Command((script(tmp_path, "true"),))}, tmp_path / "c", node=lambda name, deadline: seen[0])
+    action = replace(RESET, verb="reboot", expects={"booted": 1001.0})
+    assert executor.begin(action, soon()).status == "pending"
+    for booted in (None, 999.0, 1002.0, 500.0):
+        seen[0] = NodeState("gpu-7", booted=booted)
+        assert executor.look(action, soon()).status == "pending"
+    seen[0] = NodeState("gpu-7", booted=1200.0)
+    assert executor.look(action, soon()).status == "done"
+    assert executor.begin(replace(action, id="act-2"), soon()).status == "changed"

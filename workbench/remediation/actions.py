@@ -47,6 +47,8 @@ def steps_of(node: NodeState, choice: Choice, policy: Policy, verbs: Collection[
         expects: dict[str, Any] = {"uid": node.uid} if node.uid else {}
         if verb not in ("validate", "uncordon") and node.boot:
             expects["boot"] = node.boot
+        elif verb not in ("validate", "uncordon") and node.booted is not None:
+            expects["booted"] = node.booted  # Slurm knows no boot ids
         if verb not in ("ticket", "page", "exclude", "restart-task"):
             expects["owner"] = OWNER if held else node.owner
         if verb in ("cordon", "drain", "taint") and not held:

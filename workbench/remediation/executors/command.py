@@ -19,7 +19,7 @@ from typing import Any
 
 from workbench.errors import ConfigError
 from workbench.remediation.executors.contract import Deadline, ExecutorError
-from workbench.remediation.executors.expects import misfit
+from workbench.remediation.executors.expects import misfit, same_boot
 from workbench.remediation.executors.places import place, there
 from workbench.remediation.executors.run_once import FORMING, asked_now, held, locked, since_asked, spawn, write_whole
 from workbench.remediation.model import VERBS, Action, FleetState, NodeState, Step
@@ -160,7 +160,11 @@ class Commands:
             return Step("failed", str(error))
         if action.node and self._node is not None and (why := misfit(action.expects, self._node(action.node, deadline))):
             return Step("changed", why)
-        if action.verb == "reboot" and self._node is not None and not action.expects.get("boot"):
+        if (
+            action.verb == "reboot"
+            and self._node is not None
+            and not (action.expects.get("boot") or action.expects.get("booted"))
+        ):
             return Step("changed", "nobody said which boot shall end, so nobody could tell when it has")
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -241,11 +245,15 @@ class Commands:
 
     def _rebooted(self, action: Action, deadline: Deadline) -> Step:
         assert self._node is not None
-        node, boot = self._node(action.node, deadline), action.expects.get("boot")
+        node, boot, booted = self._node(action.node, deadline), action.expects.get("boot"), action.expects.get("booted")
         if node is None or node.ready is not True:
             return Step("pending", f"{action.node} is not back yet", again=15.0)
         if boot and node.boot == boot:
             return Step("pending", f"{action.node} still runs the boot {boot}", again=15.0)
+        if not boot and booted is not None:
+            now = node.booted
+            if now is None or same_boot(now, float(booted)) or now < float(booted):
+                return Step("pending", f"{action.node} still runs the boot before", again=15.0)
         return Step("done", f"{action.node} is back")
 
 

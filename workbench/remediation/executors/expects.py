@@ -8,10 +8,16 @@ from typing import Any
 
 from workbench.remediation.model import NodeState
 
-__all__ = ["misfit"]
+__all__ = ["misfit", "same_boot"]
 
 _FIELDS = frozenset(one.name for one in fields(NodeState)) | {"healthy", "ours", "foreign"}
 _SHORT = 40
+_JITTER = 5.0  # seconds: a boot time is the clock less the uptime, both rounded; Slurm 22.05 and 24.11 told one boot with a second's difference
+
+
+def same_boot(one: float, other: float) -> bool:
+    """Whether two boot times (epoch seconds) may be of the same boot."""
+    return abs(one - other) <= _JITTER
 
 
 def misfit(expects: Mapping[str, Any], state: NodeState | None, *, foreign: bool = True) -> str:
@@ -30,6 +36,9 @@ def misfit(expects: Mapping[str, Any], state: NodeState | None, *, foreign: bool
                 return f"{', '.join(strange[:3])}{' and more' if len(strange) > 3 else ''} runs there by now, which nobody agreed to lose"
         elif key not in _FIELDS:
             return f"the action expects {key!r} of the node, which cannot be checked"
+        elif key == "booted" and state.booted is not None and wanted is not None:
+            if not same_boot(state.booted, float(wanted)):
+                return "another boot runs by now"
         elif getattr(state, key) != wanted:
             return f"{key} is {_told(getattr(state, key))}, and the action expects {_told(wanted)}"
     if foreign and state.foreign:

@@ -19,7 +19,7 @@ from workbench.parse.nodeset import expand
 from workbench.parse.slurm_scontrol import show_records
 from workbench.parse.slurm_words import local_epoch, split_reason
 from workbench.remediation.executors.contract import Deadline, ExecutorError
-from workbench.remediation.executors.expects import misfit
+from workbench.remediation.executors.expects import misfit, same_boot
 from workbench.remediation.executors.slurm_node import Ours, by_itself, flags_of, gpus_of, node_of, reason_of
 from workbench.remediation.model import OWNER, Action, FleetState, NodeState, Step, Work
 from workbench.sources.command import Ran, run
@@ -185,16 +185,16 @@ class Slurm:
             return Step(
                 "changed", "only a node that we have drained is rebooted: another would take work at once when it is back"
             )
-        if not action.expects.get("boot"):
-            return Step("changed", "nobody said which boot shall end, so nobody could tell when it has")
+        if state.booted is None:
+            return Step("blocked", "slurmctld does not know since when it is up, so nobody could tell when that has ended")
         if flags_of(record) & {"NOT_RESPONDING", "NO_RESPOND"}:
             if "DOWN" in flags_of(record):  # it would take the request, and nothing would ever come of it (seen with 22.05)
                 return Step("failed", "slurmd does not answer, so Slurm cannot reboot the node: it takes a command of the site")
             return Step("blocked", f"slurmd does not answer ({record.get('State')})", again=15.0)
         # without ASAP and nextstate a drained node comes back drained, with our reason (seen with 22.05); with ASAP it takes work at once
-        reason = reason_of(action, state.op, expires=state.expires, reboot=action.id)
+        reason = reason_of(action, state.op, expires=state.expires, reboot=action.id, booted=state.booted)
         self._scontrol(("reboot", f"reason={reason}", action.node), deadline)
-        return Step("pending", "slurmctld reboots it", {**kept, "boot": state.boot}, again=15.0)
+        return Step("pending", "slurmctld reboots it", {**kept, "booted": state.booted}, again=15.0)
 
     def _given_back(self, name: str, words: Sequence[str], deadline: Deadline) -> Step:
         self._update(name, words, deadline)
@@ -328,8 +328,7 @@ def _seen(action: Action, record: Mapping[str, str], state: NodeState) -> Step:
 def _rebooted(action: Action, record: Mapping[str, str], state: NodeState) -> Step:
     mine = Ours.read(state.reason)
     asked = mine is not None and mine.reboot == action.id
-    boot = action.expects.get("boot")
-    if not asked:
+    if mine is None or not asked:
         if "REBOOT" in " ".join(flags_of(record)):
             return Step("blocked", "another reboot is under way", again=15.0)
         return Step("absent", "slurmctld was not asked for this reboot")
@@ -337,8 +336,8 @@ def _rebooted(action: Action, record: Mapping[str, str], state: NodeState) -> St
         return Step("pending", f"slurmctld says {record.get('State')}", again=15.0)
     if state.reason.endswith("reboot timed out"):
         return Step("failed", "it did not come back within ResumeTimeout")
-    if state.ready is not True or not state.boot:
+    if state.ready is not True or state.booted is None:
         return Step("pending", f"it is not back yet ({record.get('State')})", again=15.0)
-    if not boot or state.boot == boot:
-        return Step("pending", f"it still runs the boot of {state.boot}", again=15.0)
-    return Step("done", f"it is back, up since {state.boot}")
+    if mine.booted is None or same_boot(state.booted, mine.booted) or state.booted < mine.booted:
+        return Step("pending", f"it still runs the boot of {record.get('BootTime')}", again=15.0)
+    return Step("done", f"it is back, up since {record.get('BootTime')}")

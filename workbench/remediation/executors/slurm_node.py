@@ -19,7 +19,9 @@ _CHECK = re.compile(r"(?:workbench check|gpu-workbench): ")  # the second is wha
 _PREFIX = "gpu-workbench:"
 _ID = r"[A-Za-z0-9][A-Za-z0-9-]*"
 # whoever writes anything else behind the id has made it his own. Slurm adds " : reboot issued" by itself
-_OURS = re.compile(rf"gpu-workbench:({_ID})(?: until (\d{{4}}-\d\d-\d\dT\d\d:\d\d)Z)?(?: reboot ({_ID}))?(?:: .*| : .*)?", re.S)
+_OURS = re.compile(
+    rf"gpu-workbench:({_ID})(?: until (\d{{4}}-\d\d-\d\dT\d\d:\d\d)Z)?(?: reboot ({_ID}) of (\d+))?(?:: .*| : .*)?", re.S
+)
 # flags of a state that say that new work does not come (slurm.conf(5), sinfo(1): node state codes), and who is behind it when no reason tells
 _AWAY = {
     **dict.fromkeys(("DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "BLOCKED", "PLANNED_DOWN"), ""),
@@ -39,17 +41,21 @@ _BY_ITSELF = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What a reason of ours says: the action, until when, and the action that had the node rebooted under it."""
+    """What a reason of ours says: the action, until when, the action that had the node rebooted under it, and since when that boot ran."""
 
     op: str
     expires: float | None
     reboot: str
+    booted: float | None
 
     @classmethod
     def read(cls, reason: str) -> Ours | None:
         """Return it, or None when the reason is not ours."""
         found = _OURS.fullmatch(reason)
-        return found and cls(found[1], local_epoch(f"{found[2]}:00") if found[2] else None, found[3] or "")
+        if not found:
+            return None
+        until = local_epoch(f"{found[2]}:00") if found[2] else None
+        return cls(found[1], until, found[3] or "", float(found[4]) if found[4] else None)
 
 
 def by_itself(reason: str) -> bool:
@@ -82,9 +88,9 @@ def gpus_of(gres: str) -> tuple[int, tuple[str, ...]]:
     return count, tuple(dict.fromkeys(kinds))
 
 
-def reason_of(action: Action, op: str, *, expires: float | None = None, reboot: str = "") -> str:
+def reason_of(action: Action, op: str, *, expires: float | None = None, reboot: str = "", booted: float = 0.0) -> str:
     """
-    Return the reason that is written: whose it is, until when, and why.
+    Return the reason that is written: whose it is, until when, which reboot of a boot since when, and why.
 
     One line without quotes, equal signs and ``@``: it passes through files and mail programs, and Slurm itself puts ``[user@time]`` behind it.
 
@@ -98,7 +104,7 @@ def reason_of(action: Action, op: str, *, expires: float | None = None, reboot: 
             raise ExecutorError(f"{one!r} cannot stand in a reason: letters, digits and dashes can", sent=False)
     until = f" until {datetime.fromtimestamp(expires, UTC):%Y-%m-%dT%H:%MZ}" if expires is not None else ""
     why = re.sub(r"[^\w .,:;/()%+\[\]-]", "_", " ".join(str(action.args.get("reason") or action.why).split()))
-    head = f"{_PREFIX}{op}{until}{f' reboot {reboot}' if reboot else ''}"
+    head = f"{_PREFIX}{op}{until}{f' reboot {reboot} of {booted:.0f}' if reboot else ''}"
     return f"{head}: {why}"[:240].rstrip() if why else head
 
 
@@ -118,21 +124,21 @@ def node_of(record: Mapping[str, str], work: tuple[Work, ...] = (), adopt: Colle
     flags = flags_of(record)
     reason, who, when = split_reason(record.get("Reason") if record.get("Reason") not in (None, "none", "(null)") else "")
     away, down = flags & set(_AWAY), bool(flags & _DOWN)
-    mine = Ours.read(reason) if flags & (_DRAIN | {"DOWN"}) else None
+    # from 24.11 on a reason stays when nothing is restricted any more, and nobody can take it away
+    mine = Ours.read(reason) if flags & _DRAIN else None
     owner = ""
     if mine:
         owner = OWNER
-    elif away or ("DOWN" in flags and reason and not by_itself(reason)):
+    elif away or ("DOWN" in flags and reason and not by_itself(reason) and not Ours.read(reason)):
         because = next((_AWAY[one] for one in sorted(away) if _AWAY[one]), "") if not flags & _DRAIN else ""
         writer = who if who and who not in _NOBODY else f"somebody as {who}" if who else "somebody"
         owner = CHECK if _CHECK.match(reason) else because or writer
-    boot, instance = record.get("BootTime", ""), record.get("InstanceId", "")
+    instance = record.get("InstanceId", "")
     gpus, kinds = gpus_of(record.get("Gres", ""))
     return NodeState(
         name=record.get("NodeName", ""),
         uid="" if instance in ("", "(null)") else instance,
-        boot="" if boot in ("", "None", "Unknown") else boot,
-        booted=local_epoch(boot),
+        booted=local_epoch(record.get("BootTime")),  # no id: it is told anew, and a second off, whenever slurmd is asked
         ready=not down,
         schedulable=not (away or down),
         owner="" if owner in adopt else owner,
