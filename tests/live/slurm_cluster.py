@@ -30,7 +30,7 @@ class RealCluster:
         self.root, self.names, self.prefix = root, tuple(names), tuple(prefix)
         self.env = {"SLURM_CONF": str(root / "slurm.conf")}
         # what a script needs to find the commands
-        own = f'scontrol() {{ {shlex.join(self.prefix)} env SLURM_CONF={root}/slurm.conf scontrol "$@"; }}'
+        own = f'cd /tmp; scontrol() {{ {shlex.join(self.prefix)} env SLURM_CONF={root}/slurm.conf scontrol "$@"; }}'
         self.shell = own if self.prefix else f". {root}/env"
 
     def run(self, argv: Sequence[str], *, seconds: float, env: Any = None, prefix: Sequence[str] = ()) -> Ran:

@@ -104,7 +104,8 @@ def test_a_node_that_dies_and_returns(world: SlurmWorld, cluster: RealCluster) -
     assert "DOWN" in flags_of(world.record(action.node)), "an undo woke a node that is down"
     for node in (action.node, uncordon.node, plain):
         cluster.machine(node, "start")
-    world.until("both back", lambda: all(flags_of(world.record(node)) == {"IDLE"} for node in (action.node, plain)))
+    # not the plain one: 24.11 takes back no node that ever had another reason, since that stays and its own is put behind it
+    world.until("back", lambda: flags_of(world.record(action.node)) == {"IDLE"})
     world.until("the agent", lambda: "NOT_RESPONDING" not in flags_of(world.record(uncordon.node)))
     assert "DRAIN" in flags_of(world.record(uncordon.node))
     assert world.executor.begin(uncordon, soon()).status == "done"

@@ -34,9 +34,7 @@ _SIGNS = {"*": "NOT_RESPONDING", "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", 
 # root and the slurm user write for hooks and by hand alike
 _NOBODY = frozenset({"root", "slurm", "unknown", "nobody"})
 # reasons that slurmctld writes by itself for a node that is away (node_mgr.c, ping_nodes.c): nobody's decision
-_BY_ITSELF = re.compile(
-    r"(?i)(?:not responding|node unexpectedly rebooted|node failure|reboot timed out|.*: reboot (?:issued|timed out))"
-)
+_BY_ITSELF = re.compile(r"(?i)(?:not responding|node unexpectedly rebooted|node failure|reboot (?:issued|timed out))")
 
 
 @dataclass(frozen=True, slots=True)
