@@ -105,6 +105,9 @@ def argv(
         lines.append(volumes[mount["name"]].format(target=target))
         if mount.get("readOnly"):
             lines.append(f"mount -o remount,bind,ro {target}")
+        # an image lies where no volume hides it; this interpreter may lie anywhere, below /tmp for example
+        hidden = [one for one in _outside() if one.startswith(f"{str(mount['mountPath']).rstrip('/')}/")]
+        lines += [f"mkdir -p {root}{one}; mount --rbind {one} {root}{one}" for one in hidden]
     lines.append(f"mount -o remount,bind,ro {root}")  # also when the manifest leaves it writable: its comment says that this fits
     env = _environment(pod, container, server, bool(spec.get("runtimeClassName") == "nvidia"))
     words = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in env.items()), *(command or container["command"])]
@@ -112,6 +115,11 @@ def argv(
     lines.append(f"exec chroot {root} {shlex.join([*_rights(spec, container), *words])}")
     namespaces = ["--mount", "--propagation", "private", *([] if spec.get("hostPID") else ["--pid", "--fork"])]
     return ["unshare", *namespaces, "bash", "-euc", "\n".join(lines)]
+
+
+def _outside() -> list[str]:
+    """An interpreter outside of /usr, with the packages that ours needs."""
+    return [one for one in sorted({os.path.realpath(sys.prefix), sys.prefix, sys.base_prefix}) if not one.startswith("/usr")]
 
 
 def _root(spec: Mapping[str, Any], root: Path, image: Image) -> list[str]:
@@ -124,9 +132,7 @@ def _root(spec: Mapping[str, Any], root: Path, image: Image) -> list[str]:
             lines.append(f"ln -s {os.readlink(place)} {root}/{name}")
         elif place.is_dir():
             lines.append(f"mkdir {root}/{name}; mount --rbind /{name} {root}/{name}")
-    # an interpreter outside of /usr, with the packages that ours needs
-    outside = [one for one in sorted({os.path.realpath(sys.prefix), sys.prefix, sys.base_prefix}) if not one.startswith("/usr")]
-    lines += [f"mkdir -p {root}{one}; mount --rbind {one} {root}{one}" for one in outside]
+    lines += [f"mkdir -p {root}{one}; mount --rbind {one} {root}{one}" for one in _outside()]
     lines += [
         f"mkdir -p {root}/opt {root}/etc {root}/tmp {root}/dev {root}/proc {root}/sys",
         f"mount --bind {image.folder} {root}/opt",
