@@ -32,11 +32,15 @@ def add_scope(parser: argparse._ActionsContainer, *, required: bool) -> None:
     parser.add_argument("--until", metavar="TIME", help="its end, in the same forms; default: now")
 
 
-def config_of(options: argparse.Namespace) -> Config:
-    """Return the configuration that the options name."""
+def config_of(options: argparse.Namespace, **flags: str | None) -> Config:
+    """Return the configuration that the options name; `flags` are a command's own, by key with ``_`` for the dot."""
     from workbench.config import load_config
 
-    return load_config(options.config, profile=options.profile, flags={"deadline": options.deadline})
+    return load_config(
+        options.config,
+        profile=options.profile,
+        flags={"deadline": options.deadline} | {key.replace("_", ".", 1): one for key, one in flags.items()},
+    )
 
 
 def moment(text: str | None, now: float) -> float | None:

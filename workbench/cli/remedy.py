@@ -115,22 +115,10 @@ def site_of(options: argparse.Namespace) -> Site:
     """Return the site that the options name."""
     from workbench.remediation.policy import load_policy
 
-    config = config_of(options)
+    config = config_of(options, remediation_scheduler=options.scheduler)
     policy = load_policy(options.policy or config["remediation.policy"])
     journal = Path(options.journal or config["remediation.journal"])
-    if options.scheduler:
-        config = _with(config, "remediation.scheduler", options.scheduler)
     return Site(config, policy, journal)
-
-
-def _with(config: Config, key: str, value: Any) -> Config:
-    from workbench.config import Config, Value
-
-    return Config(
-        {name: Value(config[name], config.origin(name)) for name in config} | {key: Value(value, "flag")},
-        file=config.file,
-        profile=config.profile,
-    )
 
 
 def _executors(config: Config, policy: Policy) -> tuple[Executor, Executor]:

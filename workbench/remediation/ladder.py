@@ -16,6 +16,7 @@ from workbench.config import time_span
 from workbench.errors import CatalogError
 from workbench.model import CAUSES, CLASSES, REMEDIATIONS
 from workbench.remediation.model import RUNGS, VERBS, Trouble
+from workbench.remediation.words import height
 
 __all__ = ["Attempt", "Ladder", "Ladders", "Past", "Rung", "attempts_of", "ladders", "offenders", "used_up"]
 
@@ -52,7 +53,7 @@ class Rung:
     @property
     def height(self) -> int:
         """How far up it is: 0 costs nothing."""
-        return RUNGS.index(self.name)
+        return height(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +240,7 @@ def offenders(
         tries = [
             one
             for one in attempts_of(past, node=node)
-            if one.begun > now - window
-            and RUNGS.index(one.rung) >= RUNGS.index("evacuate")
-            and one.status not in ("refused", "undone")
+            if one.begun > now - window and height(one.rung) >= height("evacuate") and one.status not in ("refused", "undone")
         ]
         if len(tries) >= least:
             found.append((node, tries))

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import WorkbenchError
+from workbench.remediation.executors.beside import Beside
 from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.places import place, there
 from workbench.remediation.executors.run_once import write_whole
-from workbench.remediation.model import Action, FleetState, NodeState, Step
+from workbench.remediation.model import Action, NodeState, Step
 
 __all__ = ["Bundles", "Kept"]
 
@@ -28,7 +29,7 @@ class Kept:
     silent: tuple[str, ...] = ()
 
 
-class Bundles:
+class Bundles(Beside):
     """
     Collection of evidence as an executor.
 
@@ -44,6 +45,7 @@ class Bundles:
     """
 
     name = "bundles"
+    what = "bundles"
     verbs = frozenset({"collect"})
 
     def __init__(
@@ -53,19 +55,10 @@ class Bundles:
         *,
         node: Callable[[str, Deadline], NodeState | None] | None = None,
     ) -> None:
-        self._folder, self._keep, self._node = folder, keep, node
+        super().__init__(node)
+        self._folder, self._keep = folder, keep
         with contextlib.suppress(OSError):  # whoever looks says so
             folder.mkdir(parents=True, exist_ok=True)
-
-    def fleet(self, deadline: Deadline) -> FleetState:
-        """Bundles see no fleet: always an `ExecutorError`."""
-        raise ExecutorError("bundles do not tell which nodes there are", hint="use a scheduler's executor", sent=False)
-
-    def node(self, name: str, deadline: Deadline) -> NodeState | None:
-        """Return what the scheduler's executor says of the node."""
-        if self._node is None:
-            return self.fleet(deadline).nodes.get(name)
-        return self._node(name, deadline)
 
     def begin(self, action: Action, deadline: Deadline) -> Step:
         """Collect, unless it was; that no source answered is a failure, since then nothing was kept before the node is changed for good."""

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import ConfigError
+from workbench.remediation.executors.beside import Beside
 from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.expects import misfit, same_boot
 from workbench.remediation.executors.places import place, there
 from workbench.remediation.executors.run_once import FORMING, asked_now, held, locked, since_asked, spawn, write_whole
-from workbench.remediation.model import VERBS, Action, FleetState, NodeState, Step
+from workbench.remediation.model import VERBS, Action, NodeState, Step
 
 __all__ = ["PLACES", "Command", "Commands", "commands_of"]
 
@@ -110,7 +111,7 @@ def _places(word: str, where: str) -> list[str]:
     return [name for name, _, _ in found]
 
 
-class Commands:
+class Commands(Beside):
     """
     Commands of the site as an executor.
 
@@ -125,27 +126,17 @@ class Commands:
     """
 
     name = "command"
+    what = "the site's commands"
 
     def __init__(
         self, commands: Mapping[str, Command], folder: Path, *, node: Callable[[str, Deadline], NodeState | None] | None = None
     ) -> None:
+        super().__init__(node)
         self.verbs = frozenset(commands)
-        self._commands, self._folder, self._node = dict(commands), folder, node
+        self._commands, self._folder = dict(commands), folder
         if commands:
             with contextlib.suppress(OSError):  # whoever looks says so
                 folder.mkdir(parents=True, exist_ok=True)
-
-    def fleet(self, deadline: Deadline) -> FleetState:
-        """Commands see no fleet: always an `ExecutorError`."""
-        raise ExecutorError(
-            "the site's commands do not tell which nodes there are", hint="use a scheduler's executor", sent=False
-        )
-
-    def node(self, name: str, deadline: Deadline) -> NodeState | None:
-        """Return what the scheduler's executor says of the node."""
-        if self._node is None:
-            return self.fleet(deadline).nodes.get(name)
-        return self._node(name, deadline)
 
     def begin(self, action: Action, deadline: Deadline) -> Step:
         """Start the command in the action's folder, unless it was started before; one that said that it could not do it now starts again."""

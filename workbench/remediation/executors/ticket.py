@@ -16,10 +16,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from workbench.errors import ConfigError
+from workbench.remediation.executors.beside import Beside
 from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.places import place, there
 from workbench.remediation.executors.run_once import write_whole
-from workbench.remediation.model import Action, FleetState, NodeState, Step
+from workbench.remediation.model import Action, NodeState, Step
 from workbench.remediation.records import plain
 from workbench.sources.http_words import retry_after
 
@@ -30,7 +31,7 @@ _POST = 15.0  # seconds that a receiver gets
 _AGAIN = frozenset({408, 425, 429})
 
 
-class Tickets:
+class Tickets(Beside):
     """
     Reports and pages as an executor.
 
@@ -58,6 +59,7 @@ class Tickets:
     """
 
     name = "ticket"
+    what = "reports"
     verbs = frozenset({"ticket", "page"})
 
     def __init__(
@@ -69,21 +71,12 @@ class Tickets:
         headers: Mapping[str, str] | None = None,
         node: Callable[[str, Deadline], NodeState | None] | None = None,
     ) -> None:
-        self._folder, self._render, self._webhook, self._headers, self._node = folder, render, webhook, dict(headers or {}), node
+        super().__init__(node)
+        self._folder, self._render, self._webhook, self._headers = folder, render, webhook, dict(headers or {})
         # its path and account may be the secret: never shown
         self._where = _shown(webhook) if webhook else ""
         with contextlib.suppress(OSError):  # whoever looks says so
             folder.mkdir(parents=True, exist_ok=True)
-
-    def fleet(self, deadline: Deadline) -> FleetState:
-        """Reports see no fleet: always an `ExecutorError`."""
-        raise ExecutorError("reports do not tell which nodes there are", hint="use a scheduler's executor", sent=False)
-
-    def node(self, name: str, deadline: Deadline) -> NodeState | None:
-        """Return what the scheduler's executor says of the node."""
-        if self._node is None:
-            return self.fleet(deadline).nodes.get(name)
-        return self._node(name, deadline)
 
     def begin(self, action: Action, deadline: Deadline) -> Step:
         """Write the report, then post it; what was written and not posted is posted now."""
