@@ -1,0 +1,296 @@
+"""Lemons: who fails more often than chance, and who only had bad luck, few jobs or bad company."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.fleet.lemon_truth import POISSON, benjamini_hochberg, compare, fleet, poisson_tails, score, spread_tails
+from workbench.fleet.excess import excess, selected
+from workbench.fleet.lemons import lemons, signal_weights
+from workbench.fleet.tables import TABLES
+
+KINDS = {"text": "string", "count": "Int64", "number": "Float64", "words": "object"}
+BEGIN = pd.Timestamp("2026-03-01", tz="UTC")
+
+
+def table(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return rows as a frame of the ledger's contract."""
+    out = pd.DataFrame(rows, columns=[column.name for column in TABLES[name].columns])
+    for column in TABLES[name].columns:
+        if column.kind == "time":
+            out[column.name] = pd.to_datetime(out[column.name], utc=True).astype("datetime64[us, UTC]")
+        else:
+            out[column.name] = out[column.name].astype(KINDS[column.kind])
+    return out
+
+
+def at(hours: float) -> pd.Timestamp:
+    """Return a moment."""
+    return BEGIN + pd.Timedelta(hours=hours)
+
+
+def history(failures: list[dict[str, Any]], *, nodes: int = 40, days: int = 60) -> pd.DataFrame:
+    """Return attempts: every node ran one-node jobs all the time, a day each; and the failures, in jobs of their own."""
+    rows = [
+        {
+            "job": f"{node}-{day}",
+            "attempt": 1,
+            "state": "completed",
+            "started": at(24 * day),
+            "ended": at(24 * day + 24),
+            "node_names": [f"n{node:03}"],
+        }
+        for node in range(nodes)
+        for day in range(days)
+    ]
+    return table("attempts", rows + failures)
+
+
+def failure(job: str, hour: float, names: list[str], **more: Any) -> dict[str, Any]:
+    """Return an attempt that failed after a minute."""
+    row = {
+        "job": job,
+        "attempt": 1,
+        "state": "failed",
+        "cause": "hardware",
+        "started": at(hour - 0.02),
+        "ended": at(hour),
+        "node_names": names,
+    }
+    return row | more
+
+
+def judge(
+    attempts: pd.DataFrame,
+    signals: list[dict[str, Any]] | None = None,
+    gpus: list[dict[str, Any]] | None = None,
+    states: list[dict[str, Any]] | None = None,
+) -> Any:
+    """Return the judgement of small tables."""
+    return lemons(table("signals", signals or []), attempts, table("node_states", states or []), table("gpus", gpus or []))
+
+
+def test_overdispersed_fleets_keep_the_false_discovery_rate_that_was_asked_for() -> None:
+    """Mean over designs and seeds at most 5 %, where the exact test of each node lists several times as many healthy ones."""
+    designs = [(300, 2.0, 0.015, 8.0, 30.0), (600, 1.0, 0.015, 8.0, 30.0), (600, 4.0, 0.03, 5.0, 15.0)]
+
+    told = [compare(5, design) for design in designs]
+
+    assert np.mean([one["ours"][0] for one in told]) <= 0.05
+    assert np.mean([one["test"][0.05][0] for one in told]) > 0.15
+    assert all(one["ours"][1] >= 0.2 * one["lemons"] for one in told)
+
+
+def test_more_true_lemons_are_found_than_by_the_exact_test_where_that_test_is_valid() -> None:
+    """On a Poisson fleet both keep the rate, and Benjamini and Hochberg's procedure loses by the counts being discrete."""
+    told = compare(8, (1000, POISSON, 0.03, 5.0, 15.0))
+
+    assert told["ours"][0] <= 0.05
+    assert told["test"][0.05][0] <= 0.05
+    assert told["ours"][1] > told["test"][0.05][1]
+
+
+def test_more_true_lemons_are_found_than_by_an_exact_test_that_allows_for_the_spread() -> None:
+    """With the fleet's own mean and spread the test keeps the rate, and the lemons in both hide the lemons."""
+    told = compare(6, (600, 2.0, 0.02, 6.0, 25.0))
+
+    assert told["spread"][0] <= 0.05
+    assert told["ours"][0] <= 0.05
+    assert told["ours"][1] > 1.2 * told["spread"][1]
+
+
+def test_a_fleet_without_lemons_has_none_listed() -> None:
+    """Widely spread healthy rates are no lemons."""
+    listed = 0
+    for seed in range(20):
+        counts, days, _ = fleet(seed, 500, 2.0, 0.0, 1.0, 1.0)
+        listed += int(selected(excess(counts, days).lemon, 0.05).any())
+
+    assert listed <= 1
+
+
+def test_judgement_depends_on_nothing_but_the_data() -> None:
+    """Twice the same, and in any order."""
+    counts, days, _ = fleet(3, 400, 2.0, 0.02, 8.0, 30.0)
+    order = np.random.default_rng(1).permutation(len(counts))
+
+    first, second = excess(counts, days), excess(counts[order], days[order])
+
+    np.testing.assert_allclose(first.lemon[order], second.lemon, atol=1e-9)
+
+
+def test_shrunk_rates_are_those_of_the_closed_form() -> None:
+    """For a gamma prior of known shape a unit's rate is (a + y) / (a/m + e)."""
+    random = np.random.default_rng(5)
+    exposure = np.full(4000, 10.0)
+    counts = random.poisson(random.gamma(2.0, 0.05 / 2.0, 4000) * exposure)
+
+    fit = excess(counts, exposure)
+
+    assert fit.share == 0.0
+    assert 1.4 < fit.shape < 2.8
+    expected = (fit.shape + counts) / (fit.shape / fit.usual + exposure)
+    np.testing.assert_allclose(fit.rate, expected, rtol=0.05)
+
+
+def test_the_exact_test_used_for_comparison_is_exact() -> None:
+    """Tails of Poisson against the sum of the mass function."""
+    for count, mean in ((1, 0.3), (4, 2.0), (9, 0.5), (3, 40.0)):
+        mass = sum(math.exp(-mean) * mean**k / math.factorial(k) for k in range(count))
+        assert poisson_tails(np.array([count]), np.array([mean]))[0] == pytest.approx(1.0 - mass, abs=1e-12)
+    counts = np.array([0, 4, 0, 8] * 50)
+    mean, shape = 3.0, 1.0 / ((((counts - 3.0) ** 2) - 3.0).sum() / (9.0 * 200))
+    tail = spread_tails(counts, np.ones(200))[3]
+    draws = np.random.default_rng(1).negative_binomial(shape, shape / (shape + mean), 400_000)
+    assert tail == pytest.approx((draws >= 8).mean(), abs=3e-3)
+    assert benjamini_hochberg(np.array([0.001, 0.02, 0.03, 0.9]), 0.05).tolist() == [True, True, True, False]
+    assert score(np.array([True, True]), np.array([True, False])) == (0.5, 1)
+
+
+def test_bad_input_is_refused() -> None:
+    """Time at risk of zero is no time at risk."""
+    with pytest.raises(ValueError, match="exposure"):
+        excess([1.0], [0.0])
+    with pytest.raises(ValueError, match="length"):
+        excess([1.0, 2.0], [1.0])
+
+
+def test_a_node_that_fails_job_after_job_is_listed_with_its_reasons() -> None:
+    """It is named in the list for --exclude; the others are not."""
+    attempts = history(
+        [failure(f"f{number}", 24 * 5 * number + 5, ["n007"], node="n007") for number in range(9)]
+        + [failure("g", 50, ["n011"], node="n011")]
+    )
+    signals = [
+        {"node": "n007", "kind": "xid", "code": "79", "time": at(24 * 5 * number + 5), "cls": "hardware/gpu-lost"}
+        for number in range(4)
+    ]
+
+    found = judge(attempts, signals)
+
+    assert found.exclude == "n007"
+    row = found.units.iloc[0]
+    assert row["listed"]
+    assert "9 job failures blamed on it" in row["why"]
+    assert "79 ×4" in row["why"]
+    assert row["blames"] == pytest.approx(9.0)  # Xid and failure of the same hour are one blame
+
+
+def test_a_node_with_two_jobs_is_no_lemon() -> None:
+    """Both failed; in so few hours that says little."""
+    attempts = history(
+        [
+            failure("a", 30, ["new1"], node="new1"),
+            failure("b", 60, ["new1"], node="new1"),
+            failure("c", 700, ["n001"], node="n001"),
+        ]
+    )
+
+    found = judge(attempts)
+
+    assert not found.units["listed"].any()
+    assert found.exclude == ""
+
+
+def test_the_failure_of_a_wide_job_weighs_one_in_all() -> None:
+    """Without a culprit each of its nodes gets a share; with one, the others get nothing."""
+    names = [f"n{node:03}" for node in range(20)]
+
+    shared = judge(history([failure("wide", 100, names)]))
+    blamed = judge(history([failure("wide", 100, names, node="n004")]))
+
+    assert shared.units["blames"].sum() == pytest.approx(1.0)
+    assert shared.units["blames"].max() == pytest.approx(0.05)
+    assert blamed.units.set_index("unit")["blames"].to_dict()["n004"] == 1.0
+    assert blamed.units["blames"].sum() == pytest.approx(1.0)
+
+
+def test_evidence_on_one_node_takes_the_blame_from_the_others_of_the_job() -> None:
+    """An Xid that came with the job: the shares of the rest are dropped, and the job's weight is not doubled."""
+    names = [f"n{node:03}" for node in range(20)]
+    signals = [{"node": "n004", "kind": "xid", "code": "79", "time": at(99.9), "job": "wide", "cls": "hardware/gpu-lost"}]
+
+    found = judge(history([failure("wide", 100, names)]), signals)
+
+    assert found.units.set_index("unit")["blames"].to_dict()["n004"] == pytest.approx(0.5)
+    assert found.units["blames"].sum() == pytest.approx(0.5)
+
+
+def test_what_users_and_the_platform_did_is_no_blame() -> None:
+    """User exceptions, preemptions, Xids of programs, planned maintenance."""
+    rows = [
+        failure(f"u{number}", 20 * number + 10, ["n003"], node="n003", cause="user", cls="user/exception") for number in range(20)
+    ]
+    signals = [
+        {"node": "n003", "kind": "xid", "code": code, "time": at(30 * number + 1)}
+        for number, code in enumerate(("13", "31", "43", "45", "13"))
+    ]
+    signals += [{"node": "n003", "kind": "job-failure", "cls": "platform/preemption", "time": at(900)}]
+    states = [{"node": "n003", "state": "maintenance", "begin": at(1000), "end": at(1010)}]
+
+    found = judge(history(rows), signals, states=states)
+
+    assert found.units["blames"].sum() == 0.0
+    assert found.exclude == ""
+
+
+def test_a_gpu_is_followed_by_its_serial_from_node_to_node() -> None:
+    """It failed on two nodes: the GPU is the lemon and excludes where it is now; the node it left is not blamed."""
+    gpus = [
+        {"gpu_uuid": f"GPU-{node}", "serial": f"S{node}", "node": f"n{node:03}", "begin": at(0)}
+        for node in range(40)
+        if node != 5
+    ]
+    gpus += [
+        {"gpu_uuid": "GPU-5", "serial": "S5", "node": "n005", "begin": at(0), "end": at(720)},
+        {"gpu_uuid": "GPU-5", "serial": "S5", "node": "n021", "begin": at(720)},
+    ]
+    signals = [
+        {
+            "node": "n005" if hour < 720 else "n021",
+            "gpu_uuid": "GPU-5",
+            "kind": "ticket",
+            "time": at(hour),
+            "cls": "hardware/gpu-memory",
+        }
+        for hour in range(40, 1400, 130)
+    ]
+
+    found = judge(history([failure("x", 300, ["n030"], node="n030")]), signals, gpus)
+    units = found.units.set_index("unit")
+
+    assert units.loc["S5", "listed"]
+    assert units.loc["S5", "node"] == "n021"
+    assert "on 2 nodes in turn" in units.loc["S5", "why"]
+    assert units.loc["n005", "blames"] == 0.0
+    assert found.exclude == "n021"
+
+
+def test_what_has_no_hours_is_said_to_be_unjudged() -> None:
+    """Fail closed: a node that no table gives hours is not cleared."""
+    found = judge(history([]), [{"node": "ghost", "kind": "ticket", "time": at(5)}])
+    few = judge(history([], nodes=3))
+    nothing = judge(table("attempts", []))
+
+    assert any("ghost" in problem for problem in found.problems)
+    assert any("too few" in problem for problem in few.problems)
+    assert few.units["chance"].isna().all()
+    assert nothing.units.empty
+
+
+def test_two_clusters_may_have_a_node_of_the_same_name() -> None:
+    """They are counted apart."""
+    rows = history([]).assign(cluster=pd.array(["a", "b"] * 1200, dtype="string"))
+
+    assert set(judge(rows).units["unit"]) >= {"a/n000", "b/n000"}
+
+
+def test_no_sign_weighs_more_than_one() -> None:
+    """Above 1 the counts' variance would exceed what the fit takes it to be."""
+    assert {"job-failure", "excluded", "xid", "ticket", "out-of-service"} <= set(signal_weights())
+    assert all(0.0 < weight <= 1.0 for weight, _ in signal_weights().values())
