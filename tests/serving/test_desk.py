@@ -1,0 +1,160 @@
+"""The desk: what sessions see of queue and journal, and that only who may decide decides, whatever he was shown."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from tests.remediation.test_queue import plan
+from workbench.remediation.journal import Journal
+from workbench.remediation.model import Action
+from workbench.remediation.proposing import note_down
+from workbench.remediation.queue import Proposal, Queue, QueueError
+from workbench.serving.desk import Desk
+from workbench.serving.roles import Roles
+from workbench.serving.site import Forbidden
+
+PEOPLE = MappingProxyType({"maria": "approver", "otto": "reader"})
+OPEN = Roles(PEOPLE, allow_approve=True, login=True)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(Queue(tmp_path / "queue"), tmp_path / "journal.jsonl", OPEN)
+
+
+def waits(desk: Desk, name: str = "gpu-001") -> Proposal:
+    one = desk.queue.propose(plan(name, at=time.time()), by="loop@a", source="loop")
+    assert one is not None
+    return one
+
+
+def test_who_has_the_role_decides_and_it_is_written_with_the_name(desk: Desk) -> None:
+    one, other = waits(desk), waits(desk, "gpu-002")
+    assert desk.approve("maria", one.id, one.digest, "looked at it").last.by == "maria"
+    assert desk.reject("maria", other.id, other.digest, "a demo").state == "rejected"
+
+    said = [(row["verb"], row["by"], row["detail"]) for row in desk.look().acts]
+    assert said == [
+        ("plan rejected", "maria", "a demo"),
+        ("plan approved", "maria", "looked at it"),
+        ("plan proposed", "loop@a", ""),
+        ("plan proposed", "loop@a", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("roles", "user"),
+    [
+        (OPEN, "otto"),
+        (OPEN, "eve"),
+        (OPEN, None),
+        (OPEN, ""),
+        (Roles(PEOPLE, allow_approve=False, login=True), "maria"),
+        (Roles(), None),
+        (Roles(), "maria"),
+    ],
+)
+def test_who_may_not_decide_changes_nothing_whatever_he_sends(desk: Desk, roles: Roles, user: str | None) -> None:
+    desk.roles = roles
+    one = waits(desk)
+    assert not desk.may(user)
+    for ask in (
+        lambda: desk.approve(user, one.id, one.digest, "x"),
+        lambda: desk.reject(user, one.id, one.digest, "x"),
+        lambda: desk.undo(user, ["a"], "x"),
+    ):
+        with pytest.raises(Forbidden):
+            ask()
+    assert desk.queue.get(one.id).state == "proposed"
+    assert not desk.journal.exists()
+    assert roles.why_not(user)
+
+
+def test_without_login_the_one_who_started_it_may_when_he_said_so(desk: Desk) -> None:
+    desk.roles = Roles(allow_approve=True)
+    one = waits(desk)
+    assert desk.approve(None, one.id, one.digest).last.by == "who started the dashboard"
+    assert desk.roles.why_not(None) == ""
+
+
+def test_a_yes_to_what_was_not_shown_is_refused(desk: Desk) -> None:
+    one = waits(desk)
+    with pytest.raises(QueueError, match="not the one that was shown"):
+        desk.approve("maria", one.id, "0" * 32)
+
+
+def test_a_decision_stands_although_a_controller_holds_the_journal_which_writes_it_later(desk: Desk) -> None:
+    one = waits(desk)
+    with Journal(desk.journal) as held:
+        held.note("the loop runs")
+        desk.approve("maria", one.id, one.digest)
+        assert desk.queue.get(one.id).state == "approved"
+        assert note_down(desk.queue, held) == 2
+
+
+def test_an_undo_is_proposed_and_waits_for_a_yes_of_its_own(desk: Desk) -> None:
+    cordon = Action("c1", "cordon", "cordon", "gpu-001", "gpu-001", undo="uncordon")
+    reboot = Action("r1", "reboot", "reboot-node", "gpu-001", "gpu-001")
+    with Journal(desk.journal) as journal:
+        for action in (cordon, reboot):
+            journal.intent(action, "p1", {})
+            journal.outcome(action, "p1", "done")
+    rows = {row["action"]: row["undo"] for row in desk.look().acts}
+    assert rows == {"c1": True, "r1": False}
+
+    one = desk.undo("maria", ["c1", "r1", "nothing"], "wrong node")
+    assert (one.kind, one.state, [action.id for action in one.plan.actions]) == ("undo", "proposed", ["c1"])
+    with pytest.raises(QueueError):
+        desk.undo("maria", ["r1"], "x")
+
+
+def test_the_journal_is_shown_newest_first_with_each_try_and_how_it_ended(desk: Desk) -> None:
+    cordon = Action("c1", "cordon", "cordon", "gpu-001", undo="uncordon")
+    with Journal(desk.journal, by="loop@a") as journal:
+        journal.intent(cordon, "p1", {})
+        journal.outcome(cordon, "p1", "done", "ok")
+        journal.intent(cordon, "p1", {}, undo=True)
+        journal.outcome(cordon, "p1", "undone")
+        journal.outcome(Action("x", "reboot", "reboot-node", "gpu-002"), "p1", "refused", "world: it changed")
+        journal.intent(Action("y", "drain", "evacuate", "gpu-003"), "p2", {})
+        journal.note("looked at", node="gpu-004")
+
+    rows = [(row["verb"], row["node"], row["status"], row["detail"], row["undo"]) for row in desk.look().acts]
+    assert rows == [
+        ("note", "gpu-004", "", "looked at", False),
+        ("drain", "gpu-003", "open", "", False),
+        ("reboot", "gpu-002", "refused", "world: it changed", False),
+        ("uncordon", "gpu-001", "undone", "", False),
+        ("cordon", "gpu-001", "done", "ok", False),
+    ]
+
+
+def test_what_cannot_be_read_is_told_and_what_was_seen_stays(desk: Desk) -> None:
+    one = waits(desk)
+    before = desk.look()
+    (desk.queue.root / f"{one.id}.events.jsonl").write_bytes(b"x\n")
+    desk.journal.write_text("no journal\n")
+    after = desk.look()
+
+    assert after.version == before.version + 1
+    assert after.proposals == ()
+    assert len(after.problems) == 2
+    assert desk.look().version == after.version, "nothing new"
+
+
+def test_a_desk_sees_what_another_process_does(desk: Desk) -> None:
+    desk.period = 0.05
+    desk.start()
+    try:
+        one = waits(desk)
+        until = time.monotonic() + 30
+        while not desk.sheet.proposals:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert desk.sheet.proposals[0].id == one.id
+    finally:
+        desk.stop()

@@ -1,0 +1,1 @@
+"""Turn a running site into snapshots of its fleet: nodes, GPUs, conditions, findings, jobs, suspects, with ages and what was not seen."""
