@@ -9,10 +9,11 @@ from typing import Any
 from workbench.report import view
 from workbench.report.text import clean, shorten
 
-__all__ = ["quoted", "render"]
+__all__ = ["code", "quoted", "render"]
 
-# what Markdown or inline HTML gives a meaning; a backslash takes it away (CommonMark 2.4)
-_MARKUP = re.compile(r"([\\`*_{}\[\]<>#+!|~&$@])")
+# what Markdown or inline HTML gives a meaning; a backslash takes it away
+# (CommonMark 2.4); an underscore inside a word has none (6.2), nor an exclamation mark before a bracket that has lost its own
+_MARKUP = re.compile(r"([\\`*{}\[\]<>#+|~&$@]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 SHOWN_EVIDENCE = 12
 
 
@@ -47,7 +48,7 @@ def render(document: Mapping[str, Any]) -> str:
     if skews := view.skews(document):
         foot.append(f"Clocks corrected: {quoted(skews)}.")
     if decided := document.get("decided_by"):
-        foot.append(f"Decided by {', '.join(_code(str(row)) for row in decided)}.")
+        foot.append(f"Decided by {', '.join(code(str(row)) for row in decided)}.")
     return "\n".join(lines + (["", *foot] if foot else [])) + "\n"
 
 
@@ -60,7 +61,7 @@ def quoted(value: Any) -> str:
     return _MARKUP.sub(r"\\\1", clean(str(value)))
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
     """Quote text in a fence longer than any run of backticks in it; a pipe would end a table cell, a newline the quote."""
     text = clean(text).strip() or " "
     fence = "`" * (max((len(run) for run in re.findall("`+", text)), default=0) + 1)
@@ -73,9 +74,9 @@ def _events(events: list[Mapping[str, Any]], head: str | None) -> list[str]:
         times = f" ×{event['count']:,}" if event.get("count", 1) > 1 else ""
         place = ", ".join(part for part in (view.stamp(event, head), view.entity(event)) if part)
         role = quoted(event.get("role") or "context")
-        lines.append(f"- **{role}** {_code(str(event['signature']))}{times}, {_code(view.location(event))}, {quoted(place)}")
+        lines.append(f"- **{role}** {code(str(event['signature']))}{times}, {code(view.location(event))}, {quoted(place)}")
         if event.get("text"):
-            lines.append(f"  {_code(shorten(str(event['text']), 400))}")
+            lines.append(f"  {code(shorten(str(event['text']), 400))}")
     if len(events) > SHOWN_EVIDENCE:
         lines.append(f"- … {len(events) - SHOWN_EVIDENCE} more in the JSON form")
     return lines

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from workbench.remediation.model import Action, Plan, Refusal, Trouble
 from workbench.remediation.words import VERBS
 from workbench.report.markdown import quoted
 from workbench.report.text import clean, iso, plural, shorten
+from workbench.report.ticket import markdown, of_action
 
 __all__ = ["FORMATS", "gpu_name", "how_it_ended", "ticket"]
 
@@ -194,46 +195,6 @@ def ticket(action: Action) -> str:
     action : Action
         With the verb ``ticket`` or ``page``.
     """
-    args: Mapping[str, Any] = action.args
     if action.verb == "page":
         return f"# {quoted(shorten(action.why, 200))}\n\n{quoted(action.why)}\n"
-
-    def fact(label: str, value: Any, ask: str = "") -> str:
-        return f"| {label} | {quoted(str(value))} |" if value else f"| {label} | not known{': ' + ask if ask else ''} |"
-
-    gpu = action.gpu
-    rows = [
-        fact("Machine", action.node),
-        fact("Instance", args.get("uid")),
-        fact("Provider's claim", args.get("claim")) if args.get("claim") else "",
-        fact("Product", args.get("sku"), "`nvidia-smi -L`"),
-        fact("Place", " ".join(str(args.get(one) or "") for one in ("pool", "zone")).strip()),
-        fact(
-            "Boot", f"{args.get('boot') or ''} {'since ' + (iso(args.get('booted')) or '') if args.get('booted') else ''}".strip()
-        ),
-        fact("Fault", f"{args.get('class') or ''} ({args.get('code') or ''})"),
-        fact("First seen", iso(args.get("since"))),
-    ]
-    if gpu is not None:
-        rows += [
-            fact("GPU index", None if gpu.index is None else str(gpu.index)),
-            fact("GPU UUID", gpu.uuid, "`nvidia-smi -L`"),
-            fact("GPU PCI address", gpu.pci, "`nvidia-smi -q`"),
-            fact("GPU serial", args.get("serial"), "`nvidia-smi -q -i INDEX`, line Serial Number"),
-        ]
-    lines = [
-        f"# {quoted(action.node)}: {quoted(str(args.get('reason') or action.why))}",
-        "",
-        "| | |",
-        "|---|---|",
-        *[row for row in rows if row],
-    ]
-    lines += ["", "## What was seen", ""]
-    for one in args.get("evidence") or []:
-        lines.append(
-            f"- {iso(one.get('time')) or 'no time'}, {quoted(str(one.get('source') or ''))}: {quoted(str(one.get('text') or ''))}"
-        )
-    if bundle := args.get("bundle"):
-        lines += ["", f"Evidence kept: {quoted(str(bundle))}"]
-    lines += ["", "## What is asked for", "", f"{quoted(action.why)}", "", f"Reference: `{action.id}`"]
-    return "\n".join(lines) + "\n"
+    return markdown(of_action(action))

@@ -16,6 +16,7 @@ __all__ = [
     "entity",
     "gpu",
     "grouped",
+    "lacking",
     "location",
     "meaning",
     "other",
@@ -222,6 +223,16 @@ def unseen(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         text = ", ".join(str(row["source"]) for row in members) + (f": {detail}" if detail else "")
         rows.append((status, text + (f" (blind to {hidden})" if hidden else "")))
     return rows
+
+
+def lacking(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the coverage rows that are not whole; a job has one scheduler, so the other one is not missing when that told."""
+    status = {str(row["source"]): row["status"] for row in document["coverage"]}
+    other = {
+        name for name, own in (("kubernetes", "slurm"), ("slurm", "kubernetes"))
+        if status.get(name) == "missing" and status.get(own) in ("ok", "partial")
+    }  # fmt: skip
+    return [row for row in document["coverage"] if row["status"] != "ok" and row["source"] not in other]
 
 
 def degraded(row: Mapping[str, Any]) -> str:
