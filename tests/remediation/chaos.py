@@ -14,6 +14,7 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -47,13 +48,16 @@ KINDS = (
 
 
 class CrashingJournal(Journal):
-    """A journal whose controller dies just before or just after a chosen write is on the disk."""
+    """A journal whose controller dies just before or just after a chosen write is on the disk, and whose disk may be slow."""
 
     writes = 0
     crash: tuple[int, str] | None = None
+    disk: Callable[[], None] | None = None
 
     def _write(self, kind: str, **fields: Any) -> Any:
         self.writes += 1
+        if self.disk is not None:
+            self.disk()
         due = self.crash is not None and self.writes >= self.crash[0]
         if due and self.crash is not None:
             side, self.crash = self.crash[1], None
@@ -99,11 +103,17 @@ class Sequence:
         self.false: dict[str, tuple[Any, ...]] = {}
         self.since: dict[tuple[str, str], float] = {}
         self._build(size)
-        self.invariants = Invariants(fleet, self.policy, exact=not self.jumps and not self.two, original=size)
+        self.invariants = Invariants(fleet, self.policy, exact=not self.two, original=size)
         fleet.on_effect = self.invariants.effect
         fleet.fault = self._fault
         self.crashes = random.choice((0, 0, 1, 1, 2, 3))
+        self.more = more = Random(
+            f"more {seed}"
+        )  # what was added later: an old seed stays the sequence that it was, with this on top
+        self.slow = more.choice((*([0.0] * 9), 3.0, 15.0, 45.0))  # seconds that a write of the journal takes now and then
         self.controllers = [self._controller(name) for name in ("A", "B")[: 2 if self.two else 1]]
+        if more.random() < 0.1:
+            fleet.later(more.uniform(0.0, 900.0), self._switch)
         self.log: list[str] = []
 
     # the world
@@ -194,7 +204,8 @@ class Sequence:
     def _controller(self, name: str, journal: CrashingJournal | None = None) -> Controller:
         fleet = self.fleet
         if journal is None:
-            journal = CrashingJournal(None, clock=fleet.clock, by=name)
+            journal = CrashingJournal(None, clock=fleet.clock, by=name, steady=lambda: (fleet.steady(), "here"))
+            journal.disk = self._disk
         return Controller(name, journal, FleetLock(fleet, fleet.new(name), self.lease), FleetExecutor(fleet, name))
 
     def _event(self) -> None:
@@ -227,13 +238,22 @@ class Sequence:
         elif what < 0.94:
             self.dead = (fleet.now, fleet.now + random.choice((60.0, 600.0)))
         elif what < 0.95:
-            self.kill_at = self.invariants.kill_at = fleet.now
+            self._switch()
         elif "pdb" in fleet.budgets:
             fleet.budgets["pdb"] += random.choice((-1, 1))
             fleet._budgets_changed()
         if self.jumps and random.random() < 0.3:
             fleet.jump(random.choice((-7200.0, -600.0, 600.0, 7200.0, 100000.0)))
             self.invariants.jumped()
+
+    def _switch(self) -> None:
+        """Somebody throws the kill switch, and leaves it on."""
+        self.kill_at = self.invariants.kill_at = min(self.kill_at, self.fleet.now)
+
+    def _disk(self) -> None:
+        """The disk of a journal takes its time; everything else goes on meanwhile."""
+        if self.slow and self.more.random() < 0.3:
+            self.fleet.sleep(self.more.uniform(0.0, self.slow))
 
     # what the checks say
 
@@ -308,7 +328,7 @@ class Sequence:
             engine.resume(one.journal, one.executor, wait=random.choice((0.0, 60.0, math.inf)), **common)
             state = one.executor.fleet(Deadline(CALL, fleet.steady))
             wrong, checked = self._troubles()
-            plan = make_plan(wrong, state, past=one.journal.entries(), policy=self.policy, checked=checked)
+            plan = make_plan(wrong, state, past=one.journal.past(), policy=self.policy, checked=checked)
             if one.kept is not None and random.random() < 0.3:
                 plan = one.kept  # approved long after it was made
             one.kept = plan
@@ -365,12 +385,17 @@ class Sequence:
     def _settle(self) -> None:
         """Everything answers again; every controller starts anew and finds out what became of what it had begun."""
         fleet = self.fleet
-        fleet.fault, self.kill_at, self.invariants.kill_at = None, float("inf"), float("inf")
+        fleet.fault = None
         fleet.sleep(600.0)
         fleet._due.clear()
+        # only when nothing can happen any more: somebody may throw the switch within the last wait
+        self.kill_at = self.invariants.kill_at = float("inf")
         fleet.lease = ("", fleet.lease[1], 0.0)
-        for one in self.controllers:
-            engine.resume(one.journal, one.executor, clock=fleet.clock, steady=fleet.steady, sleep=fleet.sleep, call=CALL)
+        for _ in range(2):  # a page that failed is tried again after a quarter of an hour
+            for one in self.controllers:
+                common = {"clock": fleet.clock, "steady": fleet.steady, "sleep": fleet.sleep, "call": CALL}
+                engine.resume(one.journal, one.executor, kill=self._killed, **common)
+            fleet.sleep(1000.0)
         self.invariants.final([one.journal for one in self.controllers])
 
 

@@ -28,6 +28,7 @@ _PATHS = {
     r"/api/v1/namespaces/(?P<space>[^/]+)/events": "events",
     r"/apis/policy/v1/poddisruptionbudgets": "budgets",
     r"/apis/karpenter.sh/v1/nodeclaims(?:/(?P<name>[^/]+))?": "claims",
+    r"/apis/cluster.x-k8s.io/v1beta1/namespaces/(?P<space>[^/]+)/machines(?:/(?P<name>[^/]+))?": "machines",
     r"/apis/coordination.k8s.io/v1/namespaces/(?P<space>[^/]+)/leases(?:/(?P<name>[^/]+))?": "leases",
 }
 
@@ -67,6 +68,9 @@ class FakeApiServer:
         parts = urlsplit(request.path)
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
         body = json.loads(request.body or b"{}")
+        if parts.path == "/apis/cluster.x-k8s.io" and self.objects["machines"]:
+            version = {"groupVersion": "cluster.x-k8s.io/v1beta1", "version": "v1beta1"}
+            return _json(200, {"kind": "APIGroup", "preferredVersion": version, "versions": [version]})
         for pattern, kind in _PATHS.items():
             if found := re.fullmatch(pattern, parts.path):
                 with self._lock:

@@ -28,7 +28,7 @@ class Invariants:
     fleet : Fleet
     policy : Policy
     exact : bool
-        One controller and a clock that nobody sets: then what is counted per hour can be judged too.
+        One controller: then what is counted per hour can be judged too, also when somebody sets the clock.
     original : int
         How many nodes there were.
     """
@@ -111,7 +111,9 @@ class Invariants:
             self.wrong(effect, f"{effect.owner} has restricted it")
 
     def _killed(self, effect: Effect) -> None:
-        if effect.time > self.kill_at + self.fleet.late + 1.0:
+        if (
+            effect.sent > self.kill_at
+        ):  # a request that left before and arrives after it is no breach, one that leaves after it is
             self.wrong(effect, "the kill switch is on")
 
     def _caps(self, effect: Effect) -> None:
@@ -231,6 +233,16 @@ class Invariants:
                     intents.setdefault(entry.action, set()).add(journal.status_of(entry.action))
                 if entry.kind == "outcome":
                     self.counts[f"→{entry.status}"] += 1
+            told = {
+                action
+                for entry in journal.entries()
+                if entry.kind == "intent" and entry.verb == "page" and entry.action in self.fleet.pages
+                for action in (entry.data["action"]["args"] or {}).get("actions", ())
+            }
+            for action in {entry.action for entry in journal.entries()} - told - {""}:
+                last = journal.of_action(action)[-1:]
+                if journal.status_of(action) == "unknown" and last[0].verb not in ("page", "ticket"):
+                    self.broken.append(f"how {last[0].verb} of {last[0].node} ended cannot be told, and nobody was")
         for operation in self.fleet.operations.values():
             said = intents.get(operation.action)
             if said is None:

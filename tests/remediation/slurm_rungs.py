@@ -11,6 +11,7 @@ import pytest
 
 from tests.remediation.conformance import soon
 from tests.remediation.slurm_world import SlurmWorld
+from workbench.parse.nodeset import expand
 from workbench.remediation.engine import apply, undo
 from workbench.remediation.executors.bundles import Bundles, Kept
 from workbench.remediation.executors.combined import Combined
@@ -30,12 +31,12 @@ BOOT = "5e1c7c0e-3a55-4d0c-9f57-2d1f0a1b9c11"  # as a check tells it: the kernel
 LIMITS = Limits(99, 100.0, 99, 100.0, hour_count=99, keep_percent=1.0, boot_grace=0.0)
 
 
-def trouble(world: SlurmWorld, node: str, action: str) -> Trouble:
+def trouble(world: SlurmWorld, node: str, action: str, **also: Any) -> Trouble:
     """A fault that a check saw just now in the boot that runs."""
     now = time.time()
     line = Evidence("e1", "kernel", "NVRM: Xid (PCI:0000:5d:00): 79, GPU has fallen off the bus.", now)
     more = {"cause": "hardware", "summary": "GPU 3 has fallen off the bus", "seen": now, "since": now, "boot": BOOT}
-    return Trouble(node, "xid-79", "hardware/gpu-lost", action, evidence=(line,), **more)  # type: ignore[arg-type]
+    return Trouble(node, "xid-79", "hardware/gpu-lost", action, evidence=(line,), **{**more, **also})  # type: ignore[arg-type]
 
 
 def site(world: SlurmWorld, tmp_path: Path) -> Combined:
@@ -53,10 +54,10 @@ def site(world: SlurmWorld, tmp_path: Path) -> Combined:
     return Combined(slurm, commands, Bundles(tmp_path / "evidence", keep, node=slurm.node))
 
 
-def planned(world: SlurmWorld, executor: Combined, node: str, action: str, journal: Journal) -> Plan:
+def planned(world: SlurmWorld, executor: Combined, node: str, action: str, journal: Journal, **also: Any) -> Plan:
     fleet = executor.fleet(soon())
     return make_plan(
-        [trouble(world, node, action)], fleet, past=journal.entries(), policy=Policy(limits=LIMITS), verbs=executor.verbs
+        [trouble(world, node, action, **also)], fleet, past=journal.entries(), policy=Policy(limits=LIMITS), verbs=executor.verbs
     )
 
 
@@ -138,3 +139,56 @@ class Rungs:
         assert outcomes["drain"] in ("refused", "expired")
         assert outcomes["reboot"] == "refused"
         assert " reboot " not in world.record(node)["Reason"].split(": ")[0]
+
+    def test_the_failed_task_is_requeued_and_nothing_else_is_done(self, world: SlurmWorld, tmp_path: Path) -> None:
+        node = world.clean()
+        job = world.submit(node)
+        executor, journal = site(world, tmp_path), Journal(tmp_path / "journal.jsonl")
+        plan = planned(world, executor, node, "restart-task", journal, job=job, confidence=0.6)
+        (restart,) = plan.actions
+        assert (restart.verb, restart.target.split()[0], restart.blast.jobs) == ("restart-task", job, (job,))
+
+        outcomes = apply(plan, executor, journal, check=check(plan, executor), approved=True, **paced(world))
+
+        assert [one.status for one in outcomes] == ["done"], outcomes
+        record = world.job(job)
+        assert (record["JobState"], record["Restarts"]) == ("PENDING", "1")
+        assert record["AdminComment"].startswith(f"gpu-workbench:{restart.id} restart 0: ")
+        assert flags_of(world.record(node)) & {"IDLE"}
+        assert [one.status for one in undo(plan, executor, journal, **paced(world))] == ["refused"]
+
+    def test_the_next_attempt_leaves_out_the_node_until_that_is_undone(self, world: SlurmWorld, tmp_path: Path) -> None:
+        """The job waits, as one does that was requeued; others may use the node; what its user left out already stays left out."""
+        node, other = world.clean(), world.clean()
+        job = world.submit(node)
+        world.admin("scontrol", "requeue", job)
+        world.until("that it waits", lambda: world.job(job)["JobState"] == "PENDING")
+        world.admin("scontrol", "update", f"jobid={job}", f"excnodelist={other}", "admincomment=bob: ask me")
+        executor, journal = site(world, tmp_path), Journal(tmp_path / "journal.jsonl")
+        plan = planned(world, executor, node, "fix-platform", journal, job=job, retry="exclude-node", confidence=0.55)
+        (exclude,) = plan.actions
+        assert (exclude.verb, exclude.target) == ("exclude", job)
+
+        outcomes = apply(plan, executor, journal, check=check(plan, executor), approved=True, **paced(world))
+
+        assert [one.status for one in outcomes] == ["done"], outcomes
+        record = world.job(job)
+        assert expand(record["ExcNodeList"]) == sorted((node, other))
+        assert record["AdminComment"] == f"bob: ask me; gpu-workbench:{exclude.id} exclude {node}"
+        assert flags_of(world.record(node)) == {"IDLE"}
+        assert [one.status for one in undo(plan, executor, journal, **paced(world))] == ["undone"]
+        record = world.job(job)
+        assert (record["ExcNodeList"], record["AdminComment"]) == (other, "bob: ask me")
+
+    def test_a_job_that_runs_is_told_when_it_waits(self, world: SlurmWorld, tmp_path: Path) -> None:
+        """slurmctld takes a list of nodes only for what waits: until then the step says so, and which option does it by hand."""
+        node = world.clean()
+        job = world.submit(node)
+        action = Action(f"wait-{node}-{job}", "exclude", "exclude-node", node, job, args={"job": job})
+        step = world.executor.begin(action, soon())
+        assert (step.status, f"--exclude={node}" in step.detail) == ("blocked", True)
+        assert world.executor.look(action, soon()).status == "absent"
+        world.admin("scontrol", "requeue", job)
+        world.until("that it waits", lambda: world.job(job)["JobState"] == "PENDING")
+        assert world.executor.begin(action, soon()).status == "done"
+        assert world.job(job)["ExcNodeList"] == node

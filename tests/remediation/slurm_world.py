@@ -45,16 +45,25 @@ class FakeCluster:
         code, out, err = answer(self.file, argv[0], list(argv[1:]))
         return Ran(tuple(argv), "exit" if code else "ok", code=code, out=out.encode(), err=err.encode())
 
-    def submit(self, node: str, name: str = "train", gres: str = "gres:gpu:h100:2") -> str:
+    def submit(self, node: str, name: str = "train", gres: str = "gres:gpu:h100:2", *, requeue: bool = False) -> str:
+        return self._handed_in({"state": "R", "nodes": [node], "name": name, "gres": gres, "used": 2, "requeue": int(requeue)})
+
+    def waiting(self, name: str, user: str = "alice") -> str:
+        """Hand in a job that waits for longer than any test."""
+        return self._handed_in({"state": "PD", "nodes": [], "name": name, "gres": "N/A", "user": user})
+
+    def _handed_in(self, row: Mapping[str, Any]) -> str:
         job = str(next(self._jobs))
         with changing(self.file) as state:
-            row = {"id": job, "user": "alice", "state": "R", "start": "2026-11-30T05:00:00", "nodes": [node], "name": name}
-            state.setdefault("queue", []).append({**row, "gres": gres, "used": 2})
+            state.setdefault("queue", []).append({"id": job, "user": "alice", "start": "2026-11-30T05:00:00", **row})
         return job
 
     def end(self, job: str) -> None:
+        """Let a job be over; slurmctld remembers it for some minutes."""
         with changing(self.file) as state:
-            state["queue"] = [one for one in state["queue"] if one["id"] != job]
+            for one in state["queue"]:
+                if one["id"] == job:
+                    one |= {"state": "CA", "nodes": []}
 
     def empty(self, node: str) -> None:
         """End whatever a test has left there."""
@@ -96,6 +105,7 @@ class SlurmWorld:
         self._writes, self._ids = 0, itertools.count(1)
         self._names = getattr(cluster, "turn", None) or itertools.cycle(cluster.names)
         cluster.turn = self._names  # on to the next nodes in the next test
+        self._left: dict[str, list[str]] = cluster.__dict__.setdefault("left", {})
         self._jobs: dict[str, str] = {}
         monkeypatch.setattr(executor_module, "run", self._run)
         self.executor = self.again()
@@ -104,7 +114,7 @@ class SlurmWorld:
         return Slurm(env=self._env)
 
     def _run(self, argv: Sequence[str], **more: Any) -> Ran:
-        change = argv[1:2] in (("update",), ("reboot",))
+        change = argv[1:2] in (("update",), ("reboot",), ("requeue",))
         if self.mode == "dead":
             return Ran(tuple(argv), "exit", code=1, err=_DEAD)
         if change:
@@ -114,7 +124,7 @@ class SlurmWorld:
 
     def admin(self, *argv: str) -> str:
         """Let somebody else give a command."""
-        self._writes += argv[1] in ("update", "reboot")
+        self._writes += argv[1] in ("update", "reboot", "requeue")
         ran = self.cluster.run(argv, seconds=30.0, env=self._env)
         assert ran.ok, ran.sentence
         return str(ran.text)
@@ -139,12 +149,21 @@ class SlurmWorld:
     def clean(self) -> str:
         """Return the next node, as if nobody had touched it."""
         node = next(self._names)
+        for job in self._left.pop(node, ()):  # what was requeued would come back
+            self.cluster.end(job)
         self.cluster.empty(node)
         self.until(f"the end of what {node} does", lambda: self.quiet(node))
         if flags_of(self.record(node)) & {"DRAIN", "DOWN", "FAIL"}:
             self.cluster.run(("scontrol", "update", f"nodename={node}", "state=resume"), seconds=30.0, env=self._env)
             self.until(f"{node} in service", lambda: self.quiet(node))
         return node
+
+    def submit(self, node: str) -> str:
+        """Hand in a job that Slurm may requeue and whose name no other has, and wait until it runs."""
+        job: str = self.cluster.submit(node, f"llm-{time.time_ns():x}", requeue=True)
+        self._left.setdefault(node, []).append(job)
+        self.until("the job", lambda: self.job(job)["JobState"] == "RUNNING")
+        return job
 
     def action(self, verb: str) -> Action:
         node, number = self.clean(), next(self._ids)
@@ -155,6 +174,14 @@ class SlurmWorld:
             self.admin("scontrol", "update", f"nodename={node}", "state=drain", f"reason=gpu-workbench:op-{identity}: before")
             expects = {"owner": OWNER, "booted": expects["booted"]} if verb == "reboot" else {"owner": OWNER}
             args = {"op": f"op-{identity}"} if verb == "uncordon" else {"reason": "[node] xid-79: reboot"}
+        if verb == "exclude":
+            self._jobs[identity] = self.cluster.waiting(f"llm-{number}-{time.time_ns():x}")
+            args |= {"job": self._jobs[identity], "node": node}
+            return Action(identity, verb, "exclude-node", node, self._jobs[identity], args=args, expects=expects, undo="exclude")
+        if verb == "restart-task":
+            job = self._jobs[identity] = self.submit(node)
+            expects["work"] = [job]
+            return Action(identity, verb, "restart-task", node, f"{job} (train, alice)", args=args, expects=expects)
         if verb == "drain":
             self._jobs[identity] = self.cluster.submit(node)
             self.until("the job", lambda: flags_of(self.record(node)) & {"MIXED", "ALLOCATED"})
@@ -164,7 +191,14 @@ class SlurmWorld:
     def writes(self) -> int:
         return self._writes
 
+    def job(self, number: str) -> dict[str, str]:
+        """Return a job as slurmctld has it."""
+        ran = self.cluster.run(("scontrol", "show", "job", number), seconds=30.0, env=self._env)
+        return next(one for one in show_records(ran.text) if one["JobId"] == number)
+
     def shape(self, action: Action) -> Any:
+        if action.verb in ("exclude", "restart-task"):
+            return self._job_shape(action)
         self.until(
             "its boot", lambda: self.record(action.node)["BootTime"] not in ("None", "Unknown")
         )  # not for a moment after undrain
@@ -176,7 +210,17 @@ class SlurmWorld:
         assert booted is not None
         return state, reason, round(booted / 60)
 
+    def _job_shape(self, action: Action) -> Any:
+        record = self.job(action.args.get("job") or action.expects["work"][0])
+        comment = record.get("AdminComment", "")
+        return record["ExcNodeList"], "" if comment == "(null)" else comment, record["Restarts"]
+
     def settle(self, action: Action) -> None:
+        if action.verb == "exclude":
+            return  # the job waits on
+        if action.verb == "restart-task" and action.id in self._jobs:
+            number = self._jobs[action.id]
+            self.until("the end of the attempt", lambda: self.job(number)["JobState"] in ("PENDING", "CANCELLED"))
         if job := self._jobs.pop(action.id, ""):
             self.cluster.end(job)
         self.until("quiet", lambda: self.quiet(action.node))
@@ -185,6 +229,10 @@ class SlurmWorld:
         self.admin("scontrol", "update", f"nodename={action.node}", "state=drain", "reason=bob: dimm 3 is swapped")
 
     def differ(self, action: Action) -> None:
+        if action.verb == "restart-task":  # the attempt that was meant is over
+            self.cluster.end(self._jobs[action.id])
+            self.until("its end", lambda: self.job(self._jobs[action.id])["JobState"] == "CANCELLED")
+            return
         if action.verb == "uncordon":  # another action of ours holds it by now
             self.admin("scontrol", "update", f"nodename={action.node}", "state=drain", "reason=gpu-workbench:other: later")
             return
@@ -196,6 +244,9 @@ class SlurmWorld:
         return booted is not None and not same_boot(booted, action.expects["booted"])
 
     def meddle(self, action: Action) -> None:
+        if action.verb == "exclude":
+            self.admin("scontrol", "update", f"jobid={action.args['job']}", "admincomment=bob: mine")
+            return
         self.admin("scontrol", "update", f"nodename={action.node}", "reason=bob: I look at it")
 
     @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.remediation.chaos import Sequence
+from tests.remediation.chaos import CrashingJournal, Sequence
 from tests.remediation.invariants import Invariants
 from tests.remediation.site import REPAIR, Site, ends
 from workbench.remediation import engine
@@ -295,6 +295,113 @@ def test_found_an_undo_that_cannot_be_told_does_not_leave_the_action_done() -> N
     assert ends(site.undo(plan)) == ["cordon unknown", "page done"]
     assert site.journal.status_of("n0-cordon") == "unknown"
     assert ends(site.undo(plan)) == ["cordon undone"], "what still is ours can be taken back, and what is not stays"
+
+
+def test_found_a_switch_thrown_within_the_last_wait_is_off_for_the_one_who_settles_and_was_on_for_nobody_s_request() -> None:
+    """The page of seed 5072021 left with the switch that the harness had given: it was thrown while the harness waited to settle."""
+    assert Sequence(5072021).run() == []
+
+
+@pytest.mark.parametrize("fault", ["", "late"])
+def test_found_a_request_that_left_before_the_switch_and_arrives_after_it_is_no_breach_and_one_that_leaves_after_it_is(
+    fault: str,
+) -> None:
+    site = Site()
+    plan = site.plan(*site.chain("n0", ("cordon",)))
+    invariants = Invariants(site.fleet, AUTO, exact=False, original=3)
+    invariants.planned(plan, "controller")
+    site.fleet.on_effect = invariants._killed
+    site.faults(f"begin:{fault}")
+
+    def switch() -> None:
+        invariants.kill_at = site.fleet.now
+
+    site.fleet.later(0.08, switch)  # between the request and its effect, which comes at once or 20 s later
+    site.apply(plan=plan)
+    assert site.effects()
+    assert invariants.broken == []
+
+    site.undo(plan)
+    assert [one.partition(": ")[2] for one in invariants.broken] == ["the kill switch is on"], "nobody gave this one the switch"
+
+
+def test_found_a_switch_thrown_while_the_disk_took_its_time_holds_the_page_back_and_it_is_told_when_the_switch_is_off() -> None:
+    site = Site()
+    plan = site.plan(*site.chain("n0", ("reboot",)))
+    site.faults("begin:crash-after")
+    with pytest.raises(Crash):
+        site.apply(plan=plan)
+    site.fleet.hand("n0", "delete")
+    site.fleet.sleep(300)
+    on: list[int] = []
+    write = site.journal._write
+
+    def slow(kind: str, **fields: Any) -> Any:
+        if kind == "intent":
+            on.append(1)
+        return write(kind, **fields)
+
+    site.journal._write = slow  # type: ignore[method-assign]
+    kill = lambda: "on" if on else ""  # noqa: E731
+    assert ends(site.resume(kill=kill)) == ["reboot unknown", "page refused"]
+    assert ends(site.resume(kill=kill)) == []
+    assert site.fleet.pages == []
+
+    on.clear()
+    site.journal._write = write  # type: ignore[method-assign]
+    assert ends(site.resume(kill=kill)) == ["page done"]
+    assert ends(site.resume(kill=kill)) == []
+    assert len(site.fleet.pages) == 1
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_found_a_crash_between_what_cannot_be_told_and_its_page_leaves_the_page_owed(side: str) -> None:
+    site = Site()
+    site.journal = journal = CrashingJournal(None, clock=site.fleet.clock)
+    plan = site.plan(*site.chain("n0", ("reboot",)))
+    site.faults("begin:crash-after")
+    with pytest.raises(Crash):
+        site.apply(plan=plan)
+    site.fleet.hand("n0", "delete")
+    site.fleet.sleep(300)
+    journal.crash = (journal.writes + 2, side)  # the first is that the reboot is unknown, the second the page's intent
+    with pytest.raises(Crash):
+        site.resume()
+    assert site.fleet.pages == []
+
+    assert ends(site.resume())[-1] == "page done"
+    assert len(site.fleet.pages) == 1
+
+
+def test_found_a_page_that_did_not_get_through_is_tried_again_and_not_each_minute() -> None:
+    site = Site()
+    plan = site.plan(*site.chain("n0", ("reboot",)))
+    site.faults("begin reboot:crash-after", "begin page:refused")
+    with pytest.raises(Crash):
+        site.apply(plan=plan)
+    site.fleet.hand("n0", "delete")
+    site.fleet.sleep(300)
+    assert ends(site.resume()) == ["reboot unknown", "page failed"]
+
+    for _ in range(5):
+        site.fleet.sleep(60)
+        assert ends(site.resume()) == []
+    site.fleet.sleep(900)
+    assert ends(site.resume()) == ["page done"]
+
+
+def test_found_a_lost_page_is_owed_also_when_an_undo_was_refused_since() -> None:
+    """Seed 6024955: the refused undo hid that nobody had been told of the action."""
+    site = Site()
+    plan = site.plan(*site.chain("n0", ("cordon",)))
+    site.faults("begin cordon:lost", "look cordon:blind", "begin page:refused", *["begin page:refused"] * 9)
+    assert ends(site.apply(plan=plan)) == ["cordon unknown", "page failed"]
+    site.fleet.hand("n0", "take", "alice")
+    assert ends(site.undo(plan)) == ["cordon refused"]
+    site.fleet.fault = None
+    site.fleet.sleep(1000)
+
+    assert ends(site.resume()) == ["page done"]
 
 
 def test_a_node_that_somebody_takes_over_is_theirs_from_then_on() -> None:

@@ -300,6 +300,7 @@ def test_the_remediation_account_can_neither_delete_pods_nor_read_secrets(capsys
         ("pods/eviction", "create"),
         *(("poddisruptionbudgets", verb) for verb in ("list", "watch")),
         *(("nodeclaims", verb) for verb in ("get", "list", "watch", "delete")),
+        *(("machines", verb) for verb in ("get", "delete")),
         *(("events", verb) for verb in ("list", "watch", "create")),
         *(("leases", verb) for verb in ("create", "get", "update")),
     }

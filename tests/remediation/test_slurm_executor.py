@@ -33,8 +33,8 @@ def world(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmWorld:
 class TestSlurm(Acts, TakesBack, RespectsOthers):
     """The suite of all executors."""
 
-    VERBS = ("cordon", "drain", "uncordon", "reboot")
-    UNDONE = ("cordon", "drain")
+    VERBS = ("cordon", "drain", "uncordon", "reboot", "exclude", "restart-task")
+    UNDONE = ("cordon", "drain", "exclude")
 
 
 class TestRungs(Rungs):
@@ -452,7 +452,7 @@ def test_somebody_who_drains_at_the_same_moment_is_told(
 
 
 def test_two_thousand_nodes_are_read_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measured: benchmarks say how long it takes; here it is two commands, whatever the size."""
+    """Measured: benchmarks say how long it takes; here it is three commands, whatever the size."""
     cluster = FakeCluster(tmp_path / "slurm", [f"gpu-{number:04d}" for number in range(2000)])
     world, asked = SlurmWorld(cluster, monkeypatch), []
     run = cluster.run
@@ -462,5 +462,95 @@ def test_two_thousand_nodes_are_read_in_one_go(tmp_path: Path, monkeypatch: pyte
         row = {"id": "7", "user": "alice", "state": "R", "start": "2026-11-30T05:00:00", "nodes": names, "name": "llm"}
         state["queue"] = [{**row, "gres": "gres:gpu:h100:8", "used": 8}]
     fleet = world.executor.fleet(soon())
-    assert (len(fleet.nodes), sum(bool(one.work) for one in fleet.nodes.values()), asked) == (2000, 1000, ["scontrol", "squeue"])
+    assert (len(fleet.nodes), sum(bool(one.work) for one in fleet.nodes.values())) == (2000, 1000)
+    assert asked == ["scontrol", "squeue", "squeue"]
     assert fleet.nodes["gpu-0001"].work[0].job_gpus == 8000
+
+
+# ---- jobs
+
+
+def exclusion(job: str, node: str = NODE, id: str = "a1") -> Action:
+    return Action(id, "exclude", "exclude-node", node, job, args={"job": job})
+
+
+def test_only_attempts_of_the_same_user_leave_out_the_node(world: SlurmWorld, cluster: FakeCluster) -> None:
+    """A chain of jobs handed in under one name is one job's attempts; another user's job of that name is not."""
+    first, second, others = cluster.waiting("llm"), cluster.waiting("llm"), cluster.waiting("llm", user="bob")
+    step = world.executor.begin(exclusion(first), soon())
+    assert (step.status, set(step.before["jobs"])) == ("done", {first, second})
+    assert [world.job(one)["ExcNodeList"] for one in (first, second, others)] == [NODE, NODE, "(null)"]
+
+
+def test_a_name_that_two_users_have_is_nobodys(world: SlurmWorld, cluster: FakeCluster) -> None:
+    cluster.waiting("llm"), cluster.waiting("llm", user="bob")
+    made = world.writes()
+    step = world.executor.begin(exclusion("llm"), soon())
+    assert (step.status, world.writes()) == ("failed", made)
+    assert "alice, bob" in step.detail
+
+
+def test_a_name_cannot_make_other_jobs_attempts(world: SlurmWorld, cluster: FakeCluster) -> None:
+    """What looks like another user's row of squeue, or like another record of scontrol, stands within one name."""
+    mine, theirs = cluster.waiting("llm"), cluster.waiting("other", user="bob")
+    cluster.waiting(f"x\n<0>9|{theirs}|{theirs}|PENDING|alice|llm", user="eve")
+    assert world.executor.begin(exclusion(mine), soon()).status == "done"
+    assert world.job(theirs)["ExcNodeList"] == "(null)"
+
+
+def test_two_exclusions_of_one_job_are_undone_each_for_itself(world: SlurmWorld, cluster: FakeCluster) -> None:
+    job = cluster.waiting("llm")
+    one, two = exclusion(job), exclusion(job, "gpu-node-002", "a2")
+    kept = [world.executor.begin(each, soon()).before for each in (one, two)]
+    assert world.job(job)["ExcNodeList"] == "gpu-node-[001-002]"
+    assert world.executor.undo(one, kept[0], soon()).status == "done"
+    record = world.job(job)
+    assert (record["ExcNodeList"], record["AdminComment"]) == ("gpu-node-002", "gpu-workbench:a2 exclude gpu-node-002")
+    assert [world.executor.look(each, soon()).status for each in (one, two)] == ["absent", "done"]
+
+
+def test_an_exclusion_that_its_user_took_back_is_told(world: SlurmWorld, cluster: FakeCluster) -> None:
+    job = cluster.waiting("llm")
+    kept = world.executor.begin(exclusion(job), soon()).before
+    world.admin("scontrol", "update", f"jobid={job}", "excnodelist=")
+    made = world.writes()
+    assert world.executor.look(exclusion(job), soon()).status == "changed"
+    assert world.executor.undo(exclusion(job), kept, soon()).status == "changed"
+    assert world.writes() == made
+
+
+def test_a_job_that_nobody_remembers_cannot_leave_out_a_node(world: SlurmWorld) -> None:
+    step = world.executor.begin(exclusion("4711"), soon())
+    assert (step.status, f"--exclude={NODE}" in step.detail) == ("failed", True)
+
+
+def test_a_job_leaves_out_a_node_that_somebody_else_drained(world: SlurmWorld, cluster: FakeCluster) -> None:
+    """It is the job's affair: the node stays as bob left it."""
+    drained(world, "bob: dimm 3")
+    before, job = world.record(NODE), cluster.waiting("llm")
+    assert world.executor.begin(exclusion(job), soon()).status == "done"
+    assert world.record(NODE) == before
+
+
+def test_only_what_slurm_starts_again_is_restarted(world: SlurmWorld, cluster: FakeCluster) -> None:
+    """A job handed in with --no-requeue would be lost: the fleet says so to the plan, and the step refuses."""
+    once, again = cluster.submit(NODE), cluster.submit("gpu-node-002", requeue=True)
+    fleet = world.executor.fleet(soon())
+    assert {one.uid: one.controlled for node in fleet.nodes.values() for one in node.work} == {once: False, again: True}
+    made = world.writes()
+    action = Action("a1", "restart-task", "restart-task", NODE, f"{once} (train, alice)", expects={"work": [once]})
+    step = world.executor.begin(action, soon())
+    assert (step.status, world.writes()) == ("changed", made)
+    assert world.job(once)["JobState"] == "RUNNING"
+
+
+def test_a_restart_is_not_told_of_another_attempt(world: SlurmWorld, cluster: FakeCluster) -> None:
+    """A crash between the note and the requeue leaves the job as it is: the next begin requeues it, once."""
+    job = cluster.submit(NODE, requeue=True)
+    action = Action("a1", "restart-task", "restart-task", NODE, f"{job} (train, alice)", why="ECC; halt", expects={"work": [job]})
+    world.admin("scontrol", "update", f"jobid={job}", "admincomment=gpu-workbench:a1 restart 0: ECC_ halt")
+    assert world.executor.look(action, soon()).status == "absent"
+    assert world.executor.begin(action, soon()).status == "pending"
+    record = world.job(job)
+    assert (record["Restarts"], record["AdminComment"]) == ("1", "gpu-workbench:a1 restart 0: ECC_ halt")
+    assert world.executor.look(action, soon()).status == "done"

@@ -9,19 +9,38 @@ Turn findings and verdicts into a plan of graded actions, and an approved plan i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from workbench.health.finding import Finding
-from workbench.remediation.engine import Outcome, apply, resume, undo
-from workbench.remediation.journal import Journal
-from workbench.remediation.model import FleetState, Plan
-from workbench.remediation.planner import make_plan
-from workbench.remediation.troubles import Report, of_findings, of_verdict
-
 if TYPE_CHECKING:
+    from workbench.health.finding import Finding
     from workbench.model import Verdict
+    from workbench.remediation.engine import Outcome, apply, resume, undo
+    from workbench.remediation.journal import Journal
+    from workbench.remediation.model import FleetState, Plan
+    from workbench.remediation.planner import make_plan
+    from workbench.remediation.troubles import Report
 
 __all__ = ["FleetState", "Journal", "Outcome", "Plan", "Report", "apply", "make_plan", "plan", "resume", "undo"]
+
+# where each is: the child that runs a site's command imports this package and needs none of it
+_PLACES = {
+    "FleetState": "model",
+    "Journal": "journal",
+    "Outcome": "engine",
+    "Plan": "model",
+    "Report": "troubles",
+    "apply": "engine",
+    "make_plan": "planner",
+    "resume": "engine",
+    "undo": "engine",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
 
 
 def plan(
@@ -51,6 +70,10 @@ def plan(
     ValueError
         A mapping is no verdict.
     """
+    from workbench.health.finding import Finding
+    from workbench.remediation.planner import make_plan
+    from workbench.remediation.troubles import Report, of_findings, of_verdict
+
     findings = list(findings)
     reports = [one for one in findings if isinstance(one, Report)]
     loose: dict[str, list[Finding]] = {}

@@ -103,12 +103,18 @@ def steps_of(node: NodeState, choice: Choice, policy: Policy, verbs: Collection[
             waits = {"reset-gpu": "the GPU answers again", "reboot": "the node is back with another boot id"}.get(
                 step, "a machine of another identity has taken its place"
             )
-            add(step, target=target, waits=waits, blast=Blast(gpus=node.gpus), args={"reason": _reason(trouble)})
+            args = {"reason": _reason(trouble)} | ({"provider": node.provider} if node.provider and step == "replace" else {})
+            add(step, target=target, waits=waits, blast=Blast(gpus=node.gpus), args=args)
         elif step == "ticket":
             add(step, args=_told(trouble, node))
         else:
             waits = "the checks of the idle context pass under load" if step == "validate" else ""
-            add(step, waits=waits, args={"context": "idle"} if step == "validate" else {})
+            # where no source can be asked, what the plan knows is the evidence that is kept
+            add(
+                step,
+                waits=waits,
+                args={"context": "idle"} if step == "validate" else _told(trouble, node) if step == "collect" else {},
+            )
     return made
 
 
@@ -121,8 +127,15 @@ def _told(trouble: Trouble, node: NodeState) -> dict[str, Any]:
     """Return what a provider asks for: the machine, the boot, and the lines as they were."""
     lines = [{"time": one.time, "source": one.source, "text": one.text, "file": one.file} for one in trouble.evidence[:20]]
     facts = {"sku": node.sku, "uid": node.uid, "boot": node.boot, "booted": node.booted, "pool": node.pool, "zone": node.zone}
-    more = {"claim": node.claim, "class": trouble.cls, "code": trouble.code, "since": trouble.since, "job": trouble.job}
-    return {"reason": _reason(trouble), "evidence": lines, **facts, **more}
+    more = {
+        "claim": node.claim,
+        "provider": node.provider,
+        "class": trouble.cls,
+        "code": trouble.code,
+        "since": trouble.since,
+        "job": trouble.job,
+    }
+    return {"reason": _reason(trouble), "evidence": lines, **trouble.facts, **facts, **more}
 
 
 def _reason(trouble: Trouble) -> str:
@@ -158,6 +171,8 @@ def _blast(node: NodeState, now: float, *, lost: bool) -> Blast:
 
 def _cost(node: NodeState, trouble: Trouble, rung: Rung, *, lost: float | None) -> Cost:
     """Return GPU-hours of acting now (lost progress and the node's absence) against those of each hour of waiting."""
+    if not node.gpus and not node.busy():
+        return Cost(note="nobody knows how many GPUs it has")
     now = None if lost is None else round(lost + node.gpus * rung.down / 60, 2)
     held = max((one.job_gpus for one in node.busy() if one.gang), default=0)
     dead = bool(trouble.job) and any(one.job == trouble.job for one in node.busy())

@@ -16,7 +16,8 @@ from typing import Any
 from workbench.remediation.executors.contract import Deadline, Executor, Lock
 from workbench.remediation.flight import TELLS, TICK, Check, Flight, Kill, Outcome, Runner
 from workbench.remediation.journal import Entry, Journal
-from workbench.remediation.model import Action, Plan, digest
+from workbench.remediation.model import Action, Plan
+from workbench.remediation.paging import page
 
 __all__ = ["Check", "Kill", "Outcome", "apply", "enter", "resume", "settle", "undo"]
 
@@ -110,11 +111,14 @@ def apply(
     if not wanted:
         return []
     journal.record_plan(plan)
+    now = run.steady()
+    ends = now + max(0.0, plan.expires - clock())  # also when somebody sets the clock back meanwhile
     flights = [
-        Flight(one, plan.id, "check", run.steady() + one.deadline, expires=plan.expires, approved=approved, due=run.steady())
+        Flight(one, plan.id, "check", now + one.deadline, expires=plan.expires, dies=ends, approved=approved, due=now)
         for one in wanted
     ]
-    return _fly(run, flights, plan.id, tell, wait)
+    outcomes = _fly(run, flights, plan.id, tell, wait)
+    return outcomes + page(run, outcomes, plan.id, tell)
 
 
 def resume(
@@ -164,15 +168,15 @@ def resume(
         tries=1,
     )
     journal.lock()  # what another process wrote until now counts
-    now, today = run.steady(), clock()
+    now = run.steady()
     flights, unreadable = [], []
     for entry in journal.open():
         action = entry.intended()
         if action is None:
             unreadable.append(_unreadable(journal, entry))
             continue
-        # an intent of the future: the clock was set back, so nobody knows how old it is
-        left = action.deadline if entry.time > today else max(0.0, action.deadline - (today - entry.time))
+        age = journal.age(entry)
+        left = max(0.0, action.deadline - age)
         flights.append(
             Flight(
                 action,
@@ -186,10 +190,11 @@ def resume(
                 began=entry.time,
                 before=dict(entry.before),
                 sent=True,
-                give_up=entry.time + action.deadline + patience,
+                give_up=now + action.deadline + patience - age,
             )
         )
-    return unreadable + _fly(run, flights, "", tell, wait) + _page(run, unreadable, "", tell)
+    outcomes = unreadable + _fly(run, flights, "", tell, wait)
+    return outcomes + page(run, outcomes, "", tell, owed=True)
 
 
 def undo(
@@ -259,7 +264,7 @@ def undo(
             outcomes.append(outcome)
             if tell is not None:
                 tell(outcome)
-    return outcomes + _page(run, outcomes, next(iter(begun.values())).plan if begun else "", tell)
+    return outcomes + page(run, outcomes, next(iter(begun.values())).plan if begun else "", tell)
 
 
 def settle(journal: Journal, action: str, status: str, why: str) -> Entry:
@@ -327,7 +332,7 @@ def enter(lock: Lock, sleep: Callable[[float], None] = time.sleep, *, call: floa
 
 
 def _fly(run: Runner, flights: list[Flight], plan: str, tell: Callable[[Outcome], None] | None, wait: float) -> list[Outcome]:
-    """Fly all: of each node one at a time, in order; return their outcomes in that order, and a page when one is needed."""
+    """Fly all: of each node one at a time, in order; return their outcomes in that order."""
     order = {flight.action.id: number for number, flight in enumerate(flights)}
     ended: dict[str, Outcome] = {}
     broken: dict[str, str] = {}  # node → why its chain stopped
@@ -406,8 +411,7 @@ def _fly(run: Runner, flights: list[Flight], plan: str, tell: Callable[[Outcome]
                 if run.halted()[0]:
                     break
                 advance(key)
-    outcomes = [ended[one.action.id] for one in flights]
-    return outcomes + _page(run, outcomes, plan, tell)
+    return [ended[one.action.id] for one in flights]
 
 
 def _take_back(run: Runner, action: Action, entry: Entry) -> Outcome | None:
@@ -447,43 +451,6 @@ def _unreadable(journal: Journal, entry: Entry) -> Outcome:
     detail = "the journal does not hold the whole action: nobody but a person can look what became of it"
     journal.outcome(action, entry.plan, "unknown", detail, entry.before, undo=entry.undo)
     return Outcome(action, "unknown", detail, "", dict(entry.before), entry.time, None, entry.undo)
-
-
-def _page(run: Runner, outcomes: list[Outcome], plan: str, tell: Callable[[Outcome], None] | None) -> list[Outcome]:
-    """Tell a person, once, of everything whose end cannot be told; return how that ended."""
-    unknown = [one for one in outcomes if one.status == "unknown"]
-    if not unknown:
-        return []
-    lines = [
-        f"{one.action.node or one.action.target}: {'undo of ' if one.undo else ''}{one.action.verb}: {one.detail}"
-        for one in unknown
-    ]
-    text = "How these ended cannot be told; nothing does them again, a person must look and settle them:\n" + "\n".join(lines)
-    ids = sorted(one.action.id for one in unknown)
-    nodes = {one.action.node for one in unknown}
-    action = Action(
-        digest(["page", plan, ids]),
-        "page",
-        "report",
-        next(iter(nodes)) if len(nodes) == 1 else "",
-        why=f"how {len(unknown)} actions ended cannot be told"
-        if len(unknown) > 1
-        else f"how {unknown[0].action.verb} ended cannot be told",
-        args={"title": "GPU remediation needs a person", "text": text, "nodes": sorted(nodes - {""}), "actions": ids},
-        approval="auto",
-    )
-    if run.journal.status_of(action.id) == "done":
-        return []
-    if "page" not in run.executor.verbs:
-        run.journal.note(f"a person is needed and nothing here can page: {text}", plan=plan)
-        return []
-    run.check = None  # telling needs no guard
-    outcome = run.drive(Flight(action, plan, "check", run.steady() + action.deadline, due=run.steady()))
-    if outcome.status != "done":
-        run.journal.note(f"a person is needed and the page is {outcome.status} ({outcome.detail}): {text}", plan=plan)
-    if tell is not None:
-        tell(outcome)
-    return [outcome]
 
 
 def _steady(clock: Callable[[], float], steady: Callable[[], float] | None) -> Callable[[], float]:

@@ -83,6 +83,7 @@ class Flight:
     ends: float  # when it counts as expired
     judged: float = float("-inf")  # when the node and the guards were asked last
     expires: float = float("inf")  # seconds since the epoch from which nothing of its plan is begun
+    dies: float = float("inf")  # the same by the steady clock
     due: float = 0.0
     sure: float = 0.0  # until then a request of ours may still be on its way: nothing is absent
     undo: bool = False
@@ -96,7 +97,7 @@ class Flight:
     errors: int = 0
     detail: str = ""
     blocked: bool = False
-    give_up: float = 0.0  # when a look that never succeeds makes it unknown instead of leaving it open
+    give_up: float = 0.0  # of the steady clock: when a look that never succeeds makes it unknown instead of leaving it open
 
 
 class Runner:
@@ -213,7 +214,7 @@ class Runner:
 
     def _forbidden(self, flight: Flight) -> tuple[str, str] | None:
         action, journal = flight.action, self.journal
-        if self.clock() >= flight.expires:
+        if self._expired(flight):
             return "expired", "the plan has expired: make a new one"
         if action.approval != "auto" and not flight.approved:
             return "approval", "it needs a person's approval"
@@ -300,10 +301,13 @@ class Runner:
         guard, why = self.halted()
         if guard:
             return self.left(flight, guard, why) if flight.sent else self._end(flight, "refused", why, guard)
-        if self.clock() >= flight.expires:
+        if self._expired(flight):
             why = f"the plan has expired{'; ' if flight.detail else ''}{flight.detail}"
             return self._end(flight, "expired" if flight.blocked else "refused", why, "expired")
         return None
+
+    def _expired(self, flight: Flight) -> bool:
+        return self.clock() >= flight.expires or self.steady() >= flight.dies
 
     # the change and what becomes of it
 
@@ -415,7 +419,7 @@ class Runner:
             return self._end(
                 flight, "expired", f"{held}, given up after {flight.action.deadline:g} s at most: {flight.detail}".rstrip(": ")
             )
-        if flight.give_up and self.clock() >= flight.give_up:
+        if flight.give_up and self.steady() >= flight.give_up:
             return self._end(flight, "unknown", f"how it ended could not be seen for too long: {flight.detail}")
         detail = f"how it ended cannot be seen: {flight.detail}"
         return Outcome(flight.action, "open", detail, "", flight.before, flight.began, None, flight.undo)

@@ -106,6 +106,8 @@ def _foreign(standing: Standing, action: Action, node: NodeState, trouble: Troub
 
 
 def _unseen(standing: Standing, action: Action, node: NodeState, trouble: Trouble | None) -> Refusal | None:
+    if action.destructive and "work" in node.unseen:
+        return _no("unseen", action, f"nobody can tell what runs on {node.name} and would be lost")
     if action.verb in SHRINKING and not standing.fleet.complete:
         why = "; ".join(standing.fleet.problems[:3]) or "a part of the fleet did not answer"
         return _no("unseen", action, f"the fleet could not be seen whole, so nobody knows what is left of it: {why}")

@@ -9,27 +9,24 @@ before the comma in front of it. One process writes at a time; who only reads ne
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 import time
-import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workbench.durable import sync_folder
 from workbench.errors import WorkbenchError
+from workbench.remediation.entries import JOURNAL_SCHEMA, KINDS, Entry, entry_of, line_of
 from workbench.remediation.model import OUTCOMES, Action, Plan
-from workbench.remediation.records import plain, record
+from workbench.remediation.moments import Moment, Moments, Steady, this_machine
+from workbench.remediation.records import plain
 
 __all__ = ["JOURNAL_SCHEMA", "KINDS", "Entry", "Journal", "JournalBusy", "JournalError"]
 
-JOURNAL_SCHEMA = "workbench.journal/1"
-KINDS = ("plan", "intent", "outcome", "note")
 ROOM = 1 << 20  # bytes that must be free before an intent is written: its outcome must still fit
-_SUM = b',"sum":"'
-_TAIL = len(_SUM) + len('xxxxxxxx"}')
 
 
 class JournalError(WorkbenchError):
@@ -42,65 +39,6 @@ class JournalBusy(JournalError):
     """Another process writes the journal."""
 
     exit_code = 75
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """
-    One line of the journal.
-
-    Attributes
-    ----------
-    seq : int
-        Grows by one a line; a gap is a lost line.
-    time : float
-        When it was written, by the controller's clock.
-    kind : str
-        One of `KINDS`. An ``intent`` is written before anything is done, its ``outcome`` after; a refusal is an outcome without an intent.
-    plan, action, node, verb, rung, trouble : str
-        What it is about; of an undo, `verb` is the verb that takes back, but of the outcome ``undone`` the action's own.
-    status : str
-        One of `workbench.remediation.model.OUTCOMES`; only of outcomes.
-    detail : str
-        One sentence.
-    before : mapping
-        What was there before, as far as an undo needs it.
-    data : mapping
-        Of an intent ``action``, the whole action; ``undo`` is true when it is about taking the action back; of a plan ``plan``.
-    by : str
-        The controller that wrote it.
-    """
-
-    seq: int
-    time: float
-    kind: str
-    plan: str = ""
-    action: str = ""
-    node: str = ""
-    verb: str = ""
-    rung: str = ""
-    trouble: str = ""
-    status: str = ""
-    detail: str = ""
-    before: Mapping[str, Any] = field(default_factory=dict)
-    data: Mapping[str, Any] = field(default_factory=dict)
-    by: str = ""
-
-    @property
-    def undo(self) -> bool:
-        """Whether it is about taking the action back."""
-        return bool(self.data.get("undo"))
-
-    def intended(self) -> Action | None:
-        """Return the whole action of an intent; None when the line does not hold one."""
-        try:
-            return record(Action, self.data["action"])
-        except (KeyError, ValueError):
-            return None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as the journal's line has it, without the sum."""
-        return {"schema": JOURNAL_SCHEMA, **plain(self)}
 
 
 class Journal:
@@ -118,6 +56,8 @@ class Journal:
         Returns seconds since the epoch.
     by : str, optional
         Who writes; default is host and process id.
+    steady : callable, optional
+        Returns seconds that only grow and of which clock they are; default is this machine's, or none when `clock` was given.
 
     Attributes
     ----------
@@ -133,10 +73,13 @@ class Journal:
         The file is there and cannot be read, or is no journal.
     """
 
-    def __init__(self, path: Path | None, *, clock: Callable[[], float] = time.time, by: str = "") -> None:
+    def __init__(
+        self, path: Path | None, *, clock: Callable[[], float] = time.time, by: str = "", steady: Steady | None = None
+    ) -> None:
         self.path = path
         self.by = by or f"{socket.gethostname()}/{os.getpid()}"
         self._clock = clock
+        self._steady = this_machine if steady is None and clock is time.time else steady
         self._file: int | None = None
         self._clear()
         self.refresh()
@@ -146,6 +89,21 @@ class Journal:
     def entries(self) -> list[Entry]:
         """Return every readable entry in the order of writing."""
         return list(self._entries)
+
+    def past(self) -> list[Entry]:
+        """
+        Return every readable entry with its time by the clock of now: what caps, cool-downs and ladders count by.
+
+        Where somebody set the clock since, `Entry.time` is not what the line says but now less how long ago it was.
+        """
+        found = list(self._entries)
+        for first, end, shift in self._moments.shifts(self._now()):
+            found[first:end] = [replace(one, time=one.time + shift) for one in found[first:end]]
+        return found
+
+    def age(self, entry: Entry) -> float:
+        """Return how many seconds ago an entry of this journal was written, whatever the clock was set to since."""
+        return self._moments.age(self._places[entry.seq], self._now())
 
     def of_node(self, name: str) -> list[Entry]:
         """Return the entries about a node in the order of writing."""
@@ -160,12 +118,8 @@ class Journal:
         return list(self._open.values())
 
     def actions_since(self, since: float) -> list[Entry]:
-        """
-        Return the intents written at `since` (seconds since the epoch) or later, undos left out: what caps per hour count.
-
-        An entry of the future (the clock was set back since) counts as recent.
-        """
-        return [one for one in self._entries if one.kind == "intent" and one.time >= since and not one.undo]
+        """Return the intents written at `since` (seconds since the epoch, by the clock of now) or later, undos left out."""
+        return [one for one in self.past() if one.kind == "intent" and one.time >= since and not one.undo]
 
     def status_of(self, action: str) -> str:
         """
@@ -304,6 +258,8 @@ class Journal:
         self._open: dict[str, Entry] = {}
         self._status: dict[str, str] = {}
         self._plans: dict[str, Entry] = {}
+        self._moments = Moments()
+        self._places: dict[int, int] = {}  # sequence number → index
         self._size = 0  # bytes up to the end of the last whole line
 
     def _take(self, path: Path) -> int:
@@ -330,7 +286,7 @@ class Journal:
                 self._load(data)
                 if self._size != size:
                     whole = data[self._size :]
-                    if _entry(whole) is not None:  # only its line end is missing
+                    if entry_of(whole) is not None:  # only its line end is missing
                         os.write(file, b"\n")
                         self._load(data + b"\n")
                     else:
@@ -341,7 +297,7 @@ class Journal:
                         )
                     os.fsync(file)
                 if new:
-                    _sync_folder(path.parent)
+                    sync_folder(path.parent)
             except BaseException:
                 try:
                     os.close(file)
@@ -355,7 +311,7 @@ class Journal:
         damaged = False  # the line before: its number is not known, so what looks like a gap is told already
         end = data.rfind(b"\n") + 1
         for number, line in enumerate(data[:end].split(b"\n")[:-1], 1):
-            entry = _entry(line)
+            entry = entry_of(line)
             if entry is None:
                 self.problems.append(f"line {number} is damaged")
                 damaged = True
@@ -377,7 +333,9 @@ class Journal:
         self.problems.clear()
 
     def _add(self, entry: Entry) -> None:
+        self._places[entry.seq] = len(self._entries)
         self._entries.append(entry)
+        self._moments.add(Moment(entry.time, entry.steady, entry.base))
         if entry.node:
             self._nodes.setdefault(entry.node, []).append(entry)
         if entry.kind == "plan":
@@ -423,15 +381,19 @@ class Journal:
     def _write(self, kind: str, **fields: Any) -> Entry:
         self.lock()
         seq = self._entries[-1].seq + 1 if self._entries else 1
-        entry = Entry(seq=seq, time=self._clock(), kind=kind, by=self.by, **fields)
+        now = self._now()
+        entry = Entry(seq=seq, time=now.wall, kind=kind, by=self.by, steady=now.steady, base=now.base, **fields)
         if self._file is not None:
             self._append(self._file, entry)
         self._add(entry)
         return entry
 
+    def _now(self) -> Moment:
+        return Moment(self._clock()) if self._steady is None else Moment(self._clock(), *self._steady())
+
     def _append(self, file: int, entry: Entry) -> None:
         try:
-            line = _line(entry)
+            line = line_of(entry)
         except (TypeError, ValueError) as error:
             raise JournalError(f"the entry cannot be written as JSON: {error}") from error
         try:
@@ -457,29 +419,3 @@ class Journal:
 
 def _plan_id(plan: Plan | str) -> str:
     return plan if isinstance(plan, str) else plan.id
-
-
-def _line(entry: Entry) -> bytes:
-    body = json.dumps(entry.to_dict(), separators=(",", ":"), allow_nan=False).encode("ascii")[:-1]
-    return body + _SUM + b'%08x"}\n' % zlib.crc32(body)
-
-
-def _entry(line: bytes) -> Entry | None:
-    body, tail = line[:-_TAIL], line[-_TAIL:]
-    if tail != _SUM + b'%08x"}' % zlib.crc32(body):
-        return None
-    try:
-        value = json.loads(body + b"}")
-        if value.pop("schema") != JOURNAL_SCHEMA or value["kind"] not in KINDS:
-            return None
-        return record(Entry, value)
-    except (KeyError, ValueError, AttributeError, TypeError):
-        return None
-
-
-def _sync_folder(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

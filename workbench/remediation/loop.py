@@ -1,4 +1,4 @@
-"""Turn what the cluster shows, again and again, into plans, and into what of them the policy lets be done without a person."""
+"""Turn what the cluster shows, again and again, into plans: what the policy lets be done without a person is, the rest is proposed to one."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from workbench.errors import WorkbenchError
+from workbench.exposition import exposition
 from workbench.remediation.conditions import of_fleet
 from workbench.remediation.engine import Outcome, apply, resume
 from workbench.remediation.executors.contract import Deadline, Executor, Lock
@@ -19,6 +20,8 @@ from workbench.remediation.ladder import Ladders
 from workbench.remediation.model import FleetState, Plan, Trouble
 from workbench.remediation.planner import make_plan
 from workbench.remediation.policy import Policy
+from workbench.remediation.proposing import execute, note_down, propose
+from workbench.remediation.queue import Queue, QueueError
 from workbench.remediation.recheck import Recheck
 from workbench.remediation.troubles import Checked
 
@@ -63,6 +66,8 @@ class Loop:
     stop : callable
         Returns true when it shall end.
     clock, steady, sleep : callable
+    queue : Queue or None
+        Where what needs a person is proposed, and what a person has said yes to is found.
     wake : callable or None
         Waits at most so many seconds and returns true as soon as the cluster shows something new: the next turn then begins at once.
     rounds : int
@@ -81,8 +86,10 @@ class Loop:
     sleep: Callable[[float], None] = time.sleep
     tell: Callable[[Outcome], None] | None = None
     wake: Callable[[float], bool] | None = None
+    queue: Queue | None = None
     rounds: int = 0
     _last: Round | None = None
+    _waiting: int | None = None
     _ended: Counter[tuple[str, str]] = field(default_factory=Counter)
     _fleet: FleetState | None = None
 
@@ -114,6 +121,7 @@ class Loop:
             wait=wait,
             tell=self.tell,
         )
+        outcomes += self._approved(kill, wait, problems)
         plan: Plan | None = None
         try:
             fleet = self.executor.fleet(Deadline(CALL, self.steady))
@@ -130,7 +138,7 @@ class Loop:
             plan = make_plan(
                 troubles,
                 fleet,
-                past=self.journal.entries(),
+                past=self.journal.past(),
                 policy=self.policy,
                 table=self.table,
                 verbs=self.executor.verbs,
@@ -154,10 +162,52 @@ class Loop:
                 only=[one.id for one in plan.actions if one.approval == "auto"],
                 tell=self.tell,
             )
+        if self.queue is not None:
+            try:
+                if plan is not None and self.policy.propose:
+                    propose(self.queue, plan, by=self.journal.by)
+                self._waiting = sum(one.state == "proposed" for one in self.queue.proposals())
+                note_down(self.queue, self.journal)
+            except QueueError as error:
+                problems.append(str(error))
+                self._waiting = None
         self._last = Round(began, self.clock(), plan, tuple(outcomes), tuple(problems))
         self._ended.update((one.action.verb, one.status) for one in outcomes)
         self.rounds += 1
         return self._last
+
+    def _approved(self, kill: Path, wait: float, problems: list[str]) -> list[Outcome]:
+        """Do what a person has said yes to, before anything is planned anew."""
+        outcomes: list[Outcome] = []
+        if self.queue is None:
+            return outcomes
+        try:
+            waiting = self.queue.approved()
+            problems += self.queue.problems
+        except QueueError as error:
+            problems.append(str(error))
+            return outcomes
+        for one in waiting:
+            try:
+                outcomes += execute(
+                    self.queue,
+                    one,
+                    self.executor,
+                    self.journal,
+                    self.policy,
+                    by=self.journal.by,
+                    clock=self.clock,
+                    steady=self.steady,
+                    wait=wait,
+                    lock=self.lock,
+                    kill=kill,
+                    stop=self.stop,
+                    sleep=self.sleep,
+                    tell=self.tell,
+                )
+            except QueueError as error:
+                problems.append(str(error))
+        return outcomes
 
     def every(self, seconds: float, done: Callable[[Round], None] = lambda _: None) -> None:
         """Make turns until `stop`, each begun `seconds` after the one before, or at once when that took longer or `wake` says so."""
@@ -190,6 +240,7 @@ class Loop:
             ("nodes_out_of_service", "gauge", "", out),
             ("nodes_seen", "gauge", "", len(self._fleet.nodes) if self._fleet else None),
             ("breaker_open", "gauge", "", int(bool(plan.breaker)) if plan else None),
+            ("plans_waiting", "gauge", "", self._waiting),
             ("actions_open", "gauge", "", len(self.journal.open())),
             *_by("actions_planned", (one.approval for one in plan.actions) if plan else (), "approval"),
             *_by("refused", (one.guard for one in plan.refused) if plan else (), "guard"),
@@ -198,17 +249,7 @@ class Loop:
             ("actions_total", "counter", f'{{verb="{verb}",status="{status}"}}', number)
             for (verb, status), number in sorted(self._ended.items())
         ]
-        lines: list[str] = []
-        told: set[str] = set()
-        for name, kind, labels, value in rows:
-            full = f"workbench_remediation_{name}"
-            if value is None:
-                continue  # what is not known is not there, and no zero
-            if full not in told:
-                lines.append(f"# TYPE {full} {kind}")
-                told.add(full)
-            lines.append(f"{full}{labels} {value:g}")
-        return "\n".join(lines) + "\n"
+        return exposition("workbench_remediation_", rows)
 
 
 def _by(name: str, values: Iterable[str], label: str) -> list[tuple[str, str, str, float | int | None]]:

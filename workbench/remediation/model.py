@@ -89,10 +89,8 @@ class Trouble:
         ``critical``, ``warning`` or ``unknown`` (could not be checked).
     confidence : float
         0 to 1; of findings 1 for critical and warning.
-    seen : float or None
-        When the last evidence of it was observed.
-    since : float or None
-        When it was first seen; None when only `seen` is known.
+    seen, since : float or None
+        When the last evidence of it was observed, and the first; the latter None when only the former is known.
     boot : str
         Boot id (or boot time as text) of the node when it was seen; empty when not known.
     job : str
@@ -100,6 +98,8 @@ class Trouble:
     summary : str
         One sentence.
     evidence : tuple of Evidence
+    facts : mapping
+        What a provider asks for, as far as told: ``serial``, ``vbios``, ``product`` of the GPU, ``diagnostics``.
     """
 
     node: str
@@ -117,6 +117,7 @@ class Trouble:
     job: str = ""
     summary: str = ""
     evidence: tuple[Evidence, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -134,7 +135,7 @@ class Trouble:
         return max((one for one in (self.seen, *(piece.time for piece in self.evidence)) if one is not None), default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"id": self.id, **dict(plain(self))}
+        return {"id": self.id, **plain(self)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,6 @@ class Work:
     uid : str
         Identity that a second thing of the same name does not have.
     job : str
-        The job it belongs to.
     ranks, gpus : int
         Ranks and GPUs of it on this node.
     job_gpus : int
@@ -211,24 +211,26 @@ class NodeState:
         Id of our action that did; empty otherwise.
     reason : str
         As it is written there.
-    restricted : float or None
-        When that was.
-    expires : float or None
-        When our restriction expires.
+    restricted, expires : float or None
+        When that was, and when our restriction expires.
     marks : mapping
         What else of ours is on it: names of taints, labels and annotations to their values.
     pool, zone, sku, environment : str
-        ``environment`` is ``cloud`` or ``metal``, empty when not known.
+        The last is ``cloud`` or ``metal``; each is empty when not known.
     gpus : int
         GPUs that it should have.
     claim : str
-        What stands for its machine with the provider: name of the NodeClaim or Machine.
+        What stands for its machine with the provider: a NodeClaim, ``cluster-api:namespace/name``; ``command:…`` for the site's command.
+    provider : str
+        The provider's id of the machine: ``aws:///us-east-1a/i-0abc``.
     version : str
         Version of the object (resourceVersion): what a change is conditional on.
     conditions : tuple of mapping
         What checks show on the node: the conditions of Kubernetes whose type begins with ``Workbench``, as they stand there.
     checked_boot : str
         Boot id in which those checks ran; empty when not known.
+    unseen : tuple of str
+        What nobody can tell here: ``work`` (what runs and would be lost), ``boot``.
     work : tuple of Work
     """
 
@@ -250,9 +252,11 @@ class NodeState:
     environment: str = ""
     gpus: int = 0
     claim: str = ""
+    provider: str = ""
     version: str = ""
     conditions: tuple[Mapping[str, str], ...] = ()
     checked_boot: str = ""
+    unseen: tuple[str, ...] = ()
     work: tuple[Work, ...] = ()
 
     @property

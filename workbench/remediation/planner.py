@@ -76,7 +76,9 @@ def make_plan(
     wrong = together(troubles)
     standing = Standing(fleet, policy, now, past)
     refused: list[Refusal] = []
-    notes: list[str] = [] if fleet.complete else ["The fleet could not be seen whole: " + "; ".join(fleet.problems)]
+    notes = list(fleet.problems)
+    if not fleet.complete:
+        notes = ["The fleet could not be seen whole: " + "; ".join(fleet.problems)]
     choices: list[tuple[NodeState, Choice]] = []
     calling: dict[str, list[Trouble]] = {}
     for name, mine in by_node(wrong).items():

@@ -14,7 +14,8 @@ from zoneinfo import ZoneInfo
 from workbench.config import time_span
 from workbench.errors import ConfigError
 from workbench.model import CAUSES, CLASSES
-from workbench.remediation.executors.command import Command, commands_of
+from workbench.remediation.executors.command import NODE_NAME, Command, commands_of
+from workbench.remediation.executors.roster import Asks
 from workbench.remediation.words import RUNGS
 
 __all__ = ["Auto", "Limits", "Policy", "Window", "load_policy"]
@@ -192,6 +193,12 @@ class Policy:
         The site's own commands by verb.
     commands_first : bool
         Whether they are used also for what the scheduler could do.
+    propose : bool
+        Whether the loop puts what needs a person into the queue.
+    nodes : tuple of str
+        The nodes of a site without a scheduler; empty: those that are named.
+    asks : Asks
+        What tells of them.
     tickets : str
         Folder for reports.
     webhook, webhook_file : str
@@ -209,6 +216,9 @@ class Policy:
     stop_file: str = "/etc/workbench/stop"
     commands: Mapping[str, Command] = field(default_factory=dict)
     commands_first: bool = False
+    propose: bool = True
+    nodes: tuple[str, ...] = ()
+    asks: Asks = field(default_factory=Asks)
     tickets: str = ""
     webhook: str = ""
     webhook_file: str = ""
@@ -254,6 +264,8 @@ def load_policy(path: str | Path | None) -> Policy:
         "stop_file",
         "commands",
         "commands_first",
+        "nodes",
+        "propose",
         "tickets",
     }
     if strange := sorted(set(table) - set(known)):
@@ -267,6 +279,7 @@ def load_policy(path: str | Path | None) -> Policy:
     rules = table.get("auto", [])
     if not isinstance(rules, list):
         raise ConfigError(f"{path}: write [[auto]], since there may be several")
+    nodes, asks = _nodes(table.get("nodes", {}), f"{path}: [nodes]")
     limits = Limits(
         **_values(Limits, table.get("limits", {}), f"{path}: [limits]", ("breaker_window", "fresh", "boot_grace", "plan_lives"))
     )
@@ -281,11 +294,42 @@ def load_policy(path: str | Path | None) -> Policy:
         stop_file=_text(table, "stop_file", str(path)) or Policy().stop_file,
         commands=commands_of(table.get("commands", {}), str(path)),
         commands_first=bool(table.get("commands_first", False)),
+        propose=_flag(table, "propose", True, str(path)),
+        nodes=nodes,
+        asks=asks,
         tickets=_text(tickets, "folder", f"{path}: [tickets]"),
         webhook=_text(tickets, "webhook", f"{path}: [tickets]"),
         webhook_file=_text(tickets, "webhook_file", f"{path}: [tickets]"),
         origin=str(path),
     )
+
+
+def _flag(table: Mapping[str, Any], key: str, default: bool, where: str) -> bool:
+    value = table.get(key, default)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where}: {key} is true or false, not {value!r}")
+    return value
+
+
+def _nodes(table: Any, where: str) -> tuple[tuple[str, ...], Asks]:
+    known = {"names", "boot", "work", "seconds"}
+    if not isinstance(table, Mapping) or set(table) - known:
+        raise ConfigError(f"{where} has {', '.join(sorted(known))}")
+    argvs = {key: _words(table.get(key, []), f"{where} {key}") for key in ("boot", "work")}
+    for key, argv in argvs.items():
+        if argv and (not any("{node}" in word for word in argv) or "{" in argv[0]):
+            raise ConfigError(
+                f"{where}: {key} is a list of words with {{node}} in one, and names its program itself",
+                hint=f'{key} = ["ssh", "{{node}}", "cat", "/proc/sys/kernel/random/boot_id", "/proc/stat"]',
+            )
+    names = _words(table.get("names", []), f"{where} names")
+    for name in names:
+        if not NODE_NAME.fullmatch(name):
+            raise ConfigError(f"{where}: {name!r} is no name of a node that can be given to a command")
+    seconds = table.get("seconds", 20.0)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds <= 0:
+        raise ConfigError(f"{where}: seconds is a number above 0, not {seconds!r}")
+    return names, Asks(argvs["boot"], argvs["work"], float(seconds))
 
 
 def _adopted(value: Any, where: str) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ class Recheck:
         WorkbenchError
             The fleet cannot be seen and the action makes it smaller.
         """
-        entries = journal.entries()
+        entries = journal.past()
         try:
             fleet = self._now(entries)
             # what we took since, of which each check sees only what is new; and what may have been taken by whoever left it open

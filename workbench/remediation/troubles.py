@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.health.finding import Finding
 from workbench.model import CLASSES, REMEDIATIONS, Gpu, Verdict
+from workbench.remediation.device_facts import Report, both, facts_in, facts_of, seconds_of
 from workbench.remediation.model import Evidence, Trouble, digest
 
 __all__ = ["Checked", "Report", "of_findings", "of_verdict", "read_document", "together"]
 
 _TEXT = 300  # characters of a line that a plan carries; the whole line is in the file that it names
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """
-    The findings of one run of checks on one node, with when and in which boot they were made.
-
-    Without `time` nobody knows how old they are, and nothing is done because of them.
-    """
-
-    node: str
-    findings: tuple[Finding, ...]
-    time: float | None
-    boot: str = ""
-    context: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +69,7 @@ def of_findings(report: Report) -> tuple[list[Trouble], Checked | None]:
                     )
                     for line in lines[:3]
                 ),
+                facts=facts_of(one, report),
             )
         )
     if unseen_ones := [one for one in found if one.severity == "unknown"]:
@@ -141,16 +127,19 @@ def of_verdict(verdict: Verdict | Mapping[str, Any], *, job: str = "") -> Troubl
             cause=cls.split("/")[0],
             retry=str(table.get("retry") or ""),
             confidence=float(table["confidence"]),
-            seen=_time(table.get("time")),
-            since=_time(table.get("time")),
+            seen=seconds_of(table.get("time")),
+            since=seconds_of(table.get("time")),
             job=job or str(table.get("job") or ""),
             summary=str(table["summary"]),
+            facts=facts_in(table, str(culprit["node"])),
             evidence=tuple(
                 Evidence(
-                    digest([one.get("source"), one.get("node"), one.get("signature"), _time(one.get("time")), one.get("text")]),
+                    digest(
+                        [one.get("source"), one.get("node"), one.get("signature"), seconds_of(one.get("time")), one.get("text")]
+                    ),
                     str(one.get("source") or ""),
                     str(one.get("text") or "")[:_TEXT],
-                    _time(one.get("time")),
+                    seconds_of(one.get("time")),
                     f"{one.get('file', '')}:{one['line']}" if one.get("line") else str(one.get("file") or ""),
                 )
                 for one in lines[:8]
@@ -181,22 +170,12 @@ def _json(verdict: Verdict) -> Mapping[str, Any]:
                 "file": one.file,
                 "line": one.line,
                 "node": one.node,
+                "gpu": one.gpu.as_dict() if one.gpu else None,
                 "text": one.text,
             }
             for one in verdict.evidence_records
         ],
     }
-
-
-def _time(value: Any) -> float | None:
-    """Return seconds since the epoch, to the millisecond that JSON keeps, so that a record and its JSON give the same ids."""
-    if value is None or isinstance(value, int | float):
-        return None if value is None else round(float(value), 3)
-    try:
-        moment = dt.datetime.fromisoformat(str(value))
-    except ValueError:
-        return None
-    return round(moment.replace(tzinfo=moment.tzinfo or dt.UTC).timestamp(), 3)
 
 
 def read_document(table: Any) -> Report | Mapping[str, Any]:
@@ -217,7 +196,7 @@ def read_document(table: Any) -> Report | Mapping[str, Any]:
         return Report(
             str(table["node"]),
             tuple(_finding(one) for one in table["findings"]),
-            _time(table.get("time")),
+            seconds_of(table.get("time")),
             str(table.get("boot") or ""),
             str(table.get("context") or ""),
         )
@@ -230,7 +209,7 @@ def _finding(table: Mapping[str, Any]) -> Finding:
     values["gpu"] = Gpu(**values["gpu"]) if values.get("gpu") else None
     for key in ("evidence", "blind", "tried"):
         values[key] = tuple(values.get(key) or ())
-    values["since"] = _time(values.get("since"))
+    values["since"] = seconds_of(values.get("since"))
     return Finding(**values)
 
 
@@ -268,6 +247,7 @@ def _merged(one: Trouble, other: Trouble) -> Trouble:
         job=heavy.job or light.job,
         boot=heavy.boot or light.boot,
         evidence=tuple(evidence.values()),
+        facts=both(heavy.facts, light.facts),
     )
 
 

@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.durable import write_whole
 from workbench.errors import WorkbenchError
 from workbench.remediation.executors.beside import Beside
 from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.places import place, there
-from workbench.remediation.executors.run_once import write_whole
 from workbench.remediation.model import Action, NodeState, Step
 
 __all__ = ["Bundles", "Kept"]

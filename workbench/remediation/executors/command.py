@@ -22,16 +22,17 @@ from workbench.remediation.executors.beside import Beside
 from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.expects import misfit, same_boot
 from workbench.remediation.executors.places import place, there
+from workbench.remediation.executors.replacers import instance_of
 from workbench.remediation.executors.run_once import FORMING, asked_now, held, locked, since_asked, spawn, write_whole
 from workbench.remediation.model import VERBS, Action, NodeState, Step
 
-__all__ = ["PLACES", "Command", "Commands", "commands_of"]
+__all__ = ["NODE_NAME", "PLACES", "Command", "Commands", "commands_of"]
 
 # what may stand in braces in an argument
-PLACES = ("node", "target", "job", "uuid", "pci", "index", "reason", "id", "folder")
+PLACES = ("node", "target", "job", "uuid", "pci", "index", "reason", "id", "folder", "provider", "instance")
 # of names: no dash in front, so that none is taken for an option; and a node has no @, which would be an account to ssh
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _LATE = 1.5 * FORMING  # seconds after which one that was asked for cannot have begun any more
 _FREE = frozenset({"reason"})  # words of people: one argument, whatever is in them
 
@@ -177,7 +178,7 @@ class Commands(Beside):
         return Step("pending", step.detail, again=2.0)
 
     def look(self, action: Action, deadline: Deadline) -> Step:
-        """Tell from the action's folder how far its command is; of a reboot also whether the node has come up again since."""
+        """Tell from the action's folder how far its command is; of a reboot or replacement also whether the node is another boot or machine."""
         if action.verb not in self._commands:
             raise ExecutorError(f"no command of the site does {action.verb!r}", sent=False)
         command, folder = self._commands[action.verb], place(self._folder, action.id)
@@ -207,6 +208,8 @@ class Commands(Beside):
             return Step("failed", f"exit code {code}: {said}".rstrip(": "))
         if action.verb == "reboot" and self._node is not None:
             return self._rebooted(action, deadline)
+        if action.verb == "replace" and self._node is not None and action.expects.get("uid"):
+            return self._replaced(action, deadline)
         return Step("done", said)
 
     def undo(self, action: Action, before: Mapping[str, Any], deadline: Deadline) -> Step:
@@ -234,6 +237,14 @@ class Commands(Beside):
             return Step("pending", "the command is about to begin", again=1.0)
         return Step("absent", "the command was asked for and has not begun")
 
+    def _replaced(self, action: Action, deadline: Deadline) -> Step:
+        """The provider took the order; the machine is replaced when its node is gone or is another one."""
+        assert self._node is not None
+        node = self._node(action.node, deadline)
+        if node is not None and node.uid == action.expects["uid"]:
+            return Step("pending", f"the machine of {action.node} is still there", again=30.0)
+        return Step("done", "the machine is gone" if node is None else "a new machine has its name")
+
     def _rebooted(self, action: Action, deadline: Deadline) -> Step:
         assert self._node is not None
         node, boot, booted = self._node(action.node, deadline), action.expects.get("boot"), action.expects.get("booted")
@@ -253,7 +264,7 @@ def _filled(word: str, action: Action, folder: Path) -> str:
     gpu = action.gpu
     values = {
         "node": action.node,
-        "target": action.target,
+        "target": action.target.removeprefix("command:"),
         "job": str(action.args.get("job") or ""),
         "uuid": (gpu.uuid if gpu else None) or "",
         "pci": (gpu.pci if gpu else None) or "",
@@ -261,12 +272,14 @@ def _filled(word: str, action: Action, folder: Path) -> str:
         "reason": str(action.args.get("reason") or action.why),
         "id": action.id,
         "folder": str(folder),
+        "provider": str(action.args.get("provider") or ""),
+        "instance": instance_of(str(action.args.get("provider") or "")),
     }
     names = [name for _, name, _, _ in string.Formatter().parse(word) if name is not None]
     for name in names:
         if not values[name]:
             raise ValueError(f"the command wants {{{name}}}, and nobody knows it for {action.node}")
-        form = _NODE if name == "node" else _SAFE
+        form = NODE_NAME if name == "node" else _SAFE
         if name not in _FREE and name != "folder" and not form.fullmatch(values[name]):
             raise ValueError(f"{name} {values[name]!r} is no name that can be given to a command")
     # nothing in front that a program takes for an option, a file to read (@) or a variable (=)

@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import json
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from workbench.durable import write_whole
 from workbench.sources.command import environment
 
 __all__ = ["FORMING", "asked_now", "held", "locked", "run_once", "since_asked", "spawn", "write_whole"]
@@ -31,26 +31,6 @@ _MOST = 16 << 20  # bytes that a command may print to both files together; more 
 _LOOK = 0.2  # seconds between two looks at how much that is
 _boot = Path("/proc/sys/kernel/random/boot_id")
 _started: list[subprocess.Popen[bytes]] = []
-
-
-def write_whole(path: Path, value: Any) -> None:
-    """Write JSON so that a reader sees all of it or nothing, also after a power loss."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with beside.open("w", encoding="utf-8") as stream:
-            json.dump(value, stream, ensure_ascii=False, sort_keys=True)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def asked_now() -> dict[str, Any]:

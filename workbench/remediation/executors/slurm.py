@@ -4,6 +4,7 @@ Turn a Slurm cluster into the fleet that plans are made of, and cordons, drains,
 Slurm keeps one thing about a node that is ours to write: its reason. It begins with ``gpu-workbench:ID`` and names the action, so that
 after a crash it is known what was begun. slurmctld has no conditional change: the node is read just before and just after each one, and a
 reason that somebody else wrote after us is told. What somebody writes between our look and our change, some milliseconds, is lost.
+What is done to a job and not to its node is in slurm_jobs.py.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 from workbench.parse.nodeset import expand
 from workbench.parse.slurm_scontrol import show_records
 from workbench.parse.slurm_words import local_epoch, split_reason
+from workbench.remediation.executors import slurm_jobs as jobs
 from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.expects import misfit, same_boot
 from workbench.remediation.executors.slurm_node import Ours, by_itself, flags_of, gpus_of, node_of, reason_of
@@ -51,7 +53,7 @@ class Slurm:
     """
 
     name = "slurm"
-    verbs = frozenset({"cordon", "drain", "uncordon", "reboot"})
+    verbs = frozenset({"cordon", "drain", "uncordon", "reboot"}) | jobs.JOB_VERBS
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class Slurm:
         self._prefix, self._adopt, self._clock = tuple(prefix), frozenset(adopt), clock
         # Slurm's commands print local times without a zone; in UTC they need none
         self._env = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"} | dict(env or {})
+        self._asks = jobs.Asks(lambda words, deadline: self._ask(words, deadline).text, self._tell, self._job)
 
     # ---- reading
 
@@ -74,6 +77,8 @@ class Slurm:
         work: dict[str, list[Work]] = {}
         try:
             work = self._work(records, deadline)
+            again = jobs.again(self._asks, deadline)
+            work = {name: [replace(one, controlled=one.uid in again) for one in some] for name, some in work.items()}
         except ExecutorError as error:
             problems.append(f"what runs on the nodes is not known: {error}")
         nodes = {name: node_of(one, tuple(work.get(name, ())), self._adopt) for name, one in records.items()}
@@ -94,6 +99,11 @@ class Slurm:
         if record is None:
             return Step("changed", f"slurmctld knows no node {action.node}")
         state = self._state(record, deadline)
+        if action.verb in jobs.JOB_VERBS:
+            # what a job leaves out is its own affair, also where the node is somebody else's
+            return jobs.begin(
+                action, self._asks, deadline, lambda: misfit(action.expects, state, foreign=action.verb != "exclude")
+            )
         step = _seen(action, record, state)
         if step.status != "absent":
             return step
@@ -103,7 +113,9 @@ class Slurm:
         return getattr(self, f"_{action.verb}")(action, record, state, kept, deadline)  # type: ignore[no-any-return]
 
     def look(self, action: Action, deadline: Deadline) -> Step:
-        """Tell how far an action is by the node's state and reason."""
+        """Tell how far an action is by the node's state and reason, or by its job's."""
+        if action.verb in jobs.JOB_VERBS:
+            return jobs.look(action, self._asks, deadline)
         record = self._looked_at(action, deadline)
         if record is None:
             return Step("changed", f"slurmctld knows no node {action.node}")
@@ -115,6 +127,8 @@ class Slurm:
 
         A reason that was there before is written anew, so it bears our account and the time of the undo.
         """
+        if action.verb in jobs.JOB_VERBS:
+            return jobs.undo(action, before, self._asks, deadline)
         if action.verb not in ("cordon", "drain"):
             return Step("failed", f"{action.verb} cannot be taken back")
         record = self._looked_at(action, deadline)
@@ -257,6 +271,17 @@ class Slurm:
             raise ExecutorError(f"scontrol show node {name} said nothing of it", sent=False)
         return found[0]
 
+    def _job(self, number: str, deadline: Deadline) -> str | None:
+        ran = self._run(("scontrol", "show", "job", number), deadline)
+        if not ran.ok and re.search(r"(?i)invalid job id", _said(ran)):
+            return None
+        if not ran.ok:
+            raise _error(ran, sent=False)
+        return ran.text
+
+    def _tell(self, words: tuple[str, ...], deadline: Deadline) -> None:
+        self._scontrol(words[1:], deadline)
+
     def _update(self, name: str, words: Sequence[str], deadline: Deadline) -> None:
         self._scontrol(("update", f"nodename={name}", *words), deadline)
 
@@ -265,7 +290,7 @@ class Slurm:
         if not ran.ok:
             # refused in words, or it was not reached; all else (also ssh that broke off) may have been heard
             refused = ran.ending == "exit" and re.search(
-                r"(?i)denied|invalid (?:user|node)|not found|connect failure", _said(ran)
+                r"(?i)denied|invalid (?:user|node|job)|not found|connect failure|no longer pending|presently disabled", _said(ran)
             )
             raise _error(ran, sent=not (refused or ran.ending in ("missing", "not-executable")))
 

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
-import socket
-import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from workbench.errors import ConfigError
+from workbench.durable import write_whole
 from workbench.remediation.executors.beside import Beside
 from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.places import place, there
-from workbench.remediation.executors.run_once import write_whole
 from workbench.remediation.model import Action, NodeState, Step
 from workbench.remediation.records import plain
-from workbench.sources.http_words import retry_after
+from workbench.sources.webhook import SECONDS, checked, deliver
 
 __all__ = ["Tickets"]
 
-_POST = 15.0  # seconds that a receiver gets
 # answers after which a repetition may help: it was too much, too early or the receiver's own trouble
 _AGAIN = frozenset({408, 425, 429})
 
@@ -72,9 +64,8 @@ class Tickets(Beside):
         node: Callable[[str, Deadline], NodeState | None] | None = None,
     ) -> None:
         super().__init__(node)
-        self._folder, self._render, self._webhook, self._headers = folder, render, webhook, dict(headers or {})
-        # its path and account may be the secret: never shown
-        self._where = _shown(webhook) if webhook else ""
+        self._folder, self._render, self._headers = folder, render, dict(headers or {})
+        self._webhook = checked(webhook, "the webhook", "put the secret into its path, as receivers do") if webhook else ""
         with contextlib.suppress(OSError):  # whoever looks says so
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -140,57 +131,11 @@ class Tickets(Beside):
 
     def _post(self, record: Mapping[str, Any], deadline: Deadline) -> None:
         """Post a record; what a receiver sends drop by drop is given up at the deadline, too."""
-        failed: list[Exception | None] = []
-        worker = threading.Thread(target=lambda: failed.append(self._posted(record, deadline.left(_POST))), daemon=True)
-        worker.start()
-        worker.join(deadline.left(_POST) + 1.0)
-        if not failed:
-            raise ExecutorError(f"{self._where} did not answer in time", again=30.0)
-        if failed[0] is not None:
-            raise failed[0] from None
-
-    def _posted(self, record: Mapping[str, Any], seconds: float) -> Exception | None:
-        """Return what went wrong; a redirect is not followed, since it would carry our headers to somebody else."""
-        headers = {"Content-Type": "application/json", "Idempotency-Key": str(record["id"]), **self._headers}
-        try:
-            request = urllib.request.Request(self._webhook, json.dumps(record).encode(), headers, method="POST")
-            with urllib.request.build_opener(_Stay).open(request, timeout=seconds):
-                return None
-        except urllib.error.HTTPError as error:
-            with error:
-                wait = retry_after(error.headers.get("Retry-After"), error.headers.get("Date"))
-            repeat = error.code in _AGAIN or error.code >= 500
-            said = f"{self._where} answered {error.code} {_plain(error.reason)}"
-            return ExecutorError(said, sent=repeat, again=30.0 if wait is None else wait)
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            never = isinstance(reason, ConnectionRefusedError | socket.gaierror)
-            return ExecutorError(f"{self._where} did not take it: {_plain(reason)}", sent=not never, again=30.0)
-
-
-def _shown(webhook: str) -> str:
-    """Return what of an address may be shown."""
-    try:
-        parts = urlsplit(webhook)
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        parts, port = urlsplit(""), ""
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError("the webhook is no http or https address")
-    if parts.username is not None:
-        raise ConfigError(
-            "the webhook's address has an account in it, which is not sent: put the secret into its path, as receivers do"
-        )
-    return f"{parts.scheme}://{parts.hostname}{port}"
-
-
-def _plain(text: object) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in str(text))[:200]
-
-
-class _Stay(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
+        headers = {"Idempotency-Key": str(record["id"]), **self._headers}
+        why = deliver(self._webhook, json.dumps(record).encode(), headers, deadline.left(SECONDS))
+        if why is not None:
+            repeat = why.unsure or (why.code is not None and (why.code in _AGAIN or why.code >= 500))
+            raise ExecutorError(why.said, sent=repeat, again=30.0 if why.again is None else why.again)
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -104,10 +104,6 @@ class Calls:
         """Return a pod ``namespace/name``; None when there is none."""
         return self.read(_pod(id), ("get", "", "pods"), deadline)
 
-    def claim(self, name: str, deadline: Deadline) -> dict[str, Any] | None:
-        """Return a NodeClaim; None when there is none of that name, or no Karpenter."""
-        return self.read(f"{CLAIMS}/{quote(name, safe='')}", ("get", "karpenter.sh", "nodeclaims"), deadline)
-
     def list(
         self,
         path: str,
@@ -159,14 +155,13 @@ class Calls:
             raise told(error, what, wrote=True) from error
         return True
 
-    def delete_claim(self, name: str, uid: str, deadline: Deadline, *, dry: bool) -> bool:
-        """Delete a NodeClaim of this uid; False when it is gone already, or another one has its name."""
+    def delete(self, path: str, uid: str, what: tuple[str, str, str], deadline: Deadline, *, dry: bool) -> bool:
+        """Delete an object of this uid; False when it is gone already, or another one has its name."""
         body: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         if dry:
             body["dryRun"] = ["All"]  # of a DELETE with a body the server ignores the query
-        path = f"{CLAIMS}/{quote(name, safe='')}{_query(dry)}"
         try:
-            self._send("DELETE", path, body, ("delete", "karpenter.sh", "nodeclaims"), deadline)
+            self._send("DELETE", f"{path}{_query(dry)}", body, what, deadline)
         except Conflict:
             return False
         except ExecutorError as error:

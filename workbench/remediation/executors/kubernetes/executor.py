@@ -15,12 +15,16 @@ from typing import Any
 from workbench.errors import SourceError
 from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.expects import misfit
-from workbench.remediation.executors.kubernetes import leave, machine, restrict
+from workbench.remediation.executors.kubernetes import leave, restrict
 from workbench.remediation.executors.kubernetes.calls import Calls, Conflict
+from workbench.remediation.executors.kubernetes.cluster_api import ClusterApi
+from workbench.remediation.executors.kubernetes.karpenter import Karpenter
+from workbench.remediation.executors.kubernetes.machine import Machines
 from workbench.remediation.executors.kubernetes.nodes import node_state
 from workbench.remediation.executors.kubernetes.pods import Budgets
 from workbench.remediation.executors.kubernetes.reading import Reader
 from workbench.remediation.executors.kubernetes.watching import Watching
+from workbench.remediation.executors.replacers import plugged
 from workbench.remediation.model import Action, FleetState, NodeState, Step
 from workbench.sources.kubernetes.api import Api
 
@@ -50,6 +54,8 @@ class Kubernetes:
     kubeconfig : str or Path, optional
         As in `workbench.sources.kubernetes.source.Kubernetes`.
     context : str, optional
+    machines : str or Path, optional
+        Kubeconfig of Cluster API's management cluster, where its Machines are; default: the same cluster.
     page : int
         Objects a page of a list.
     events : bool
@@ -66,12 +72,15 @@ class Kubernetes:
         kubeconfig: str | Path | None = None,
         context: str | None = None,
         *,
+        machines: str | Path | None = None,
         page: int = 500,
         events: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.calls = Calls(Api(str(kubeconfig) if kubeconfig else None, context, clock), page)
-        self._reader = Reader(self.calls, clock)
+        management = Calls(Api(str(machines), None, clock), page) if machines else self.calls
+        self._machines = Machines(plugged(self.calls, (Karpenter(self.calls), ClusterApi(management))))
+        self._reader = Reader(self.calls, clock, self._machines)
         self._events, self._clock = events, clock
 
     # ---- reading
@@ -87,7 +96,7 @@ class Kubernetes:
     def watch(self) -> None:
         """Keep the fleet up to date by watches from now on, for who reads it again and again; `wait` then tells of news."""
         if not isinstance(self._reader, Watching):
-            self._reader = Watching(self.calls, self._clock)
+            self._reader = Watching(self.calls, self._clock, self._machines)
 
     def wait(self, seconds: float) -> bool:
         """Wait at most so long; True as soon as a node shows something new. Without watches nothing is ever new."""
@@ -172,20 +181,21 @@ class Kubernetes:
         return replace(step, before={"pods": pods})
 
     def _replace(self, action: Action, node: dict[str, Any] | None, deadline: Deadline, *, dry: bool) -> Step:
-        mark = machine.marked(action, node)
-        far = machine.far(action, node, self.calls, deadline)
+        machines = self._machines
+        meant = machines.marked(action, node)
+        far = machines.far(action, node, deadline)
         if far.status != "absent":
             return far
-        if mark is None:
+        if meant is None:
             if why := self._misfit(action, node, deadline):
                 return Step("changed", why)
             assert node is not None
-            claim = machine.find(action, node, self.calls, deadline)
-            if isinstance(claim, Step):
-                return claim
-            self.calls.patch_node(action.node, machine.noted(action, node, claim, self._clock()), deadline, dry=dry)
-            mark = str(claim["metadata"]["name"]), str(claim["metadata"]["uid"])
-        return self._said(action, machine.delete(*mark, self.calls, deadline, dry=dry), deadline, dry=dry)
+            found = machines.find(action, node, deadline)
+            if isinstance(found, Step):
+                return found
+            meant = found[0]
+            self.calls.patch_node(action.node, machines.noted(action, node, meant, self._clock()), deadline, dry=dry)
+        return self._said(action, machines.give_back(action, meant, deadline, dry=dry), deadline, dry=dry)
 
     def _misfit(self, action: Action, node: Mapping[str, Any] | None, deadline: Deadline, *, work: bool = False) -> str:
         if node is None:
@@ -214,7 +224,7 @@ class Kubernetes:
             return leave.restarted(action, self.calls, self._clock(), deadline)
         node = self.calls.node(action.node, deadline)
         if action.verb == "replace":
-            return machine.far(action, node, self.calls, deadline)
+            return self._machines.far(action, node, deadline)
         if node is None or action.expects.get("uid") not in (None, node["metadata"].get("uid")):
             return Step("changed", "the node is gone" if node is None else "another machine has its name")
         if action.verb == "evict":

@@ -1,101 +1,129 @@
 """
-Turn the replacement of a machine into the deletion of the NodeClaim that stands for it, and claim and node into how far that is.
+Turn the replacement of a machine into one claim given back, and claim and node into how far that is.
 
-Karpenter then drains the node with its budgets, ends the instance, and makes another when pods need one. Other providers' machines
-(Cluster API, autoscaling groups) are a command of the site: `workbench.remediation.executors.command`.
+Who gives claims back: `workbench.remediation.executors.replacers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.remediation.executors.contract import Deadline
-from workbench.remediation.executors.kubernetes.calls import Calls
+from workbench.remediation.executors.contract import Deadline, ExecutorError
+from workbench.remediation.executors.kubernetes.karpenter import Karpenter
 from workbench.remediation.executors.kubernetes.marks import Change, Mark, did, mark_of
+from workbench.remediation.executors.replacers import Claim, Replacer
 from workbench.remediation.model import Action, Step
 
-__all__ = ["claim_of", "delete", "far", "find", "fits", "marked", "noted"]
+__all__ = ["Machines", "Meant"]
 
 
-def claim_of(node: Mapping[str, Any]) -> str:
-    """Return the name of the NodeClaim that owns a node; empty when none does: Karpenter writes it into ``ownerReferences``."""
-    for row in (node.get("metadata") or {}).get("ownerReferences") or []:
-        if row.get("kind") == "NodeClaim" and str(row.get("apiVersion") or "").startswith("karpenter.sh/"):
-            return str(row.get("name") or "")
-    return ""
+class Meant:
+    """Which claim an action is about: with whom, its name, and its uid as soon as that is known."""
+
+    def __init__(self, replacer: Replacer, name: str, uid: str = "") -> None:
+        self.replacer, self.name, self.uid = replacer, name, uid
+
+    def __str__(self) -> str:
+        return f"{self.replacer.kind} {self.name}"
 
 
-def fits(claim: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
-    """Tell whether a NodeClaim stands for a node: by the provider's id where both have it, else by the node's name."""
-    status, provider = claim.get("status") or {}, str((node.get("spec") or {}).get("providerID") or "")
-    if provider and status.get("providerID"):
-        return str(status["providerID"]) == provider
-    return str(status.get("nodeName") or "") == str((node.get("metadata") or {}).get("name"))
+class Machines:
+    """
+    All that replaces machines in one cluster.
 
+    Parameters
+    ----------
+    replacers : sequence of Replacer
+        The first that knows a node has it. In plans each is named in front of its claims, but Karpenter, which was there before the others.
+    """
 
-def find(action: Action, node: Mapping[str, Any], calls: Calls, deadline: Deadline) -> dict[str, Any] | Step:
-    """Return the NodeClaim that an action is about, or the step that says why there is none."""
-    name = _named(action) or claim_of(node)
-    if not name:
-        return Step("failed", "no NodeClaim stands for this node, so nothing here can replace its machine")
-    claim = calls.claim(name, deadline)
-    if claim is None:
-        return Step("changed", f"there is no NodeClaim {name} any more")
-    if not fits(claim, node):
-        return Step("changed", f"NodeClaim {name} stands for another machine")
-    if claim["metadata"].get("deletionTimestamp"):
-        return Step("changed", f"somebody deleted NodeClaim {name} already")
-    return claim
+    def __init__(self, replacers: Sequence[Replacer]) -> None:
+        self._replacers = tuple(replacers)
 
+    def claim_of(self, node: Mapping[str, Any], problems: set[str] | None = None) -> str:
+        """Return what stands for a node's machine, by what the node says; empty when nobody knows it. A plug-in that fails is told."""
+        for one in self._replacers:
+            try:
+                name = one.named(node)
+            except Exception as error:  # of somebody else's package
+                if problems is not None:
+                    problems.add(f"replacer {one.name}: {type(error).__name__}: {error}")
+                continue
+            if name:
+                return name if one.name == Karpenter.name else f"{one.name}:{name}"
+        return ""
 
-def _named(action: Action) -> str:
-    """Return the claim that an action names; a target that is the node names none."""
-    name = str(action.args.get("claim") or action.target)
-    return "" if name == action.node else name
+    def meant(self, action: Action, node: Mapping[str, Any] | None) -> Meant | None:
+        """Return the claim that an action names, else the one that the node says it has."""
+        named = str(action.args.get("claim") or action.target)
+        if named == action.node or not named:
+            named = "" if node is None else self.claim_of(node)
+        if not named:
+            return None
+        who, colon, name = named.partition(":")
+        for one in self._replacers:
+            if colon and one.name == who:
+                return Meant(one, name)
+        return next((Meant(one, named) for one in self._replacers if one.name == Karpenter.name and not colon), None)
 
+    def find(self, action: Action, node: Mapping[str, Any], deadline: Deadline) -> tuple[Meant, Claim] | Step:
+        """Return the claim that an action is about, or the step that says why there is none to give back."""
+        meant = self.meant(action, node)
+        if meant is None:
+            return Step("failed", "nobody here knows what stands for this node's machine, so nothing can replace it")
+        claim = meant.replacer.get(meant.name, deadline)
+        if claim is None:
+            return Step("changed", f"there is no {meant} any more")
+        if not claim.fits(node):
+            return Step("changed", f"{meant} stands for another machine")
+        if claim.going:
+            return Step("changed", f"somebody deleted {meant} already")
+        if claim.stays:
+            return Step("failed", f"{meant} is not given back: {claim.stays}")
+        meant.uid = claim.uid
+        return meant, claim
 
-def noted(action: Action, node: Mapping[str, Any], claim: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Return the patch that writes on the node which claim is deleted for which action."""
-    more = {"claim": str(claim["metadata"]["name"]), "uid": str(claim["metadata"]["uid"])}
-    return Change().patch(node, {did("replace"): Mark(action.id, now, more=more).text()})
+    def noted(self, action: Action, node: Mapping[str, Any], meant: Meant, now: float) -> dict[str, Any]:
+        """Return the patch that writes on the node which claim is given back for which action."""
+        more = {"claim": meant.name, "uid": meant.uid, "by": meant.replacer.name}
+        return Change().patch(node, {did("replace"): Mark(action.id, now, more=more).text()})
 
+    def marked(self, action: Action, node: Mapping[str, Any] | None) -> Meant | None:
+        """Return the claim that the action was begun for; None when the node does not say so. Raises `ExecutorError`: nobody here knows it."""
+        mark = None if node is None else mark_of(node, "replace")
+        if mark is None or mark.op != action.id:
+            return None
+        who = str(mark.more.get("by") or Karpenter.name)
+        found = next((one for one in self._replacers if one.name == who), None)
+        if found is None:  # begun with a plug-in that is not here any more
+            raise ExecutorError(f"the replacer {who!r} that gave the machine back is not installed here", sent=False, again=60.0)
+        return Meant(found, str(mark.more.get("claim")), str(mark.more.get("uid")))
 
-def marked(action: Action, node: Mapping[str, Any] | None) -> tuple[str, str] | None:
-    """Return name and uid of the claim that the action was begun for; None when the node does not say so."""
-    mark = None if node is None else mark_of(node, "replace")
-    if mark is None or mark.op != action.id:
-        return None
-    return str(mark.more.get("claim")), str(mark.more.get("uid"))
+    def give_back(self, action: Action, meant: Meant, deadline: Deadline, *, dry: bool) -> Step:
+        """Give back a claim of this uid."""
+        before = {"claim": meant.name, "uid": meant.uid, "by": meant.replacer.name}
+        if meant.replacer.give_back(Claim(meant.name, meant.uid), action.id, deadline, dry=dry):
+            return Step("pending", f"{meant} is deleted; its machine goes when it is drained", before, again=30.0)
+        return Step("pending", f"{meant} was deleted already", before, again=30.0)
 
-
-def delete(name: str, uid: str, calls: Calls, deadline: Deadline, *, dry: bool) -> Step:
-    """Delete a claim of this uid."""
-    before = {"claim": name, "uid": uid}
-    if calls.delete_claim(name, uid, deadline, dry=dry):
-        return Step("pending", f"NodeClaim {name} is deleted; its machine goes when it is drained", before, again=30.0)
-    return Step("pending", f"NodeClaim {name} was deleted already", before, again=30.0)
-
-
-def far(action: Action, node: Mapping[str, Any] | None, calls: Calls, deadline: Deadline) -> Step:
-    """Return how far a replacement is."""
-    uid = action.expects.get("uid")
-    mark = marked(action, node)
-    name = mark[0] if mark else _named(action)
-    claim = calls.claim(name, deadline) if name else None
-    theirs = claim is not None and mark is not None and str(claim["metadata"].get("uid")) != mark[1]
-    if theirs:
-        claim = None  # another claim of the same name
-    there = node is not None and (uid is None or str(node["metadata"].get("uid")) == uid)
-    if claim is not None and claim["metadata"].get("deletionTimestamp"):
-        held = ", ".join(claim["metadata"].get("finalizers") or []) or "nothing"
-        return Step("pending", f"NodeClaim {name} is being deleted, held by {held}", again=30.0)
-    if claim is not None:
-        if there or node is None:
-            return Step("absent", f"NodeClaim {name} stands")
-        return Step("changed", f"the node is another machine, and NodeClaim {name} stands")
-    if there:
-        if mark is None:
-            return Step("changed", "its NodeClaim is gone, and not by this action") if name else Step("absent")
-        return Step("pending", f"NodeClaim {name} is gone; the node is still there", again=30.0)
-    return Step("done", "the machine is gone" if node is None else "a new machine has its name")
+    def far(self, action: Action, node: Mapping[str, Any] | None, deadline: Deadline) -> Step:
+        """Return how far a replacement is."""
+        uid = action.expects.get("uid")
+        marked = self.marked(action, node)
+        meant = marked or self.meant(action, node)
+        claim = meant.replacer.get(meant.name, deadline) if meant else None
+        if claim is not None and marked is not None and claim.uid != marked.uid:
+            claim = None  # another claim of the same name
+        there = node is not None and (uid is None or str(node["metadata"].get("uid")) == uid)
+        if claim is not None and claim.going:
+            return Step("pending", f"{meant} is being deleted, {claim.going}", again=30.0)
+        if claim is not None:
+            if there or node is None:
+                return Step("absent", f"{meant} stands")
+            return Step("changed", f"the node is another machine, and {meant} stands")
+        if there:
+            if marked is None:
+                return Step("changed", f"its {meant} is gone, and not by this action") if meant else Step("absent")
+            return Step("pending", f"{meant} is gone; the node is still there", again=30.0)
+        return Step("done", "the machine is gone" if node is None else "a new machine has its name")

@@ -115,7 +115,7 @@ def node_state(
     work : tuple of Work
         What runs there.
     claim : str
-        Name of the NodeClaim that stands for its machine, as far as known.
+        What stands for its machine with the provider, as far as known.
     booted : float, optional
         When it came up, seconds since the epoch, when somebody told: the object itself does not say.
     """
@@ -142,7 +142,8 @@ def node_state(
         sku=_first(facts, "sku"),
         environment=_first(facts, "environment"),
         gpus=max(sizes, default=0),
-        claim=claim or _first(facts, "claim"),
+        claim=claim,
+        provider=str(spec.get("providerID") or ""),
         version=str(meta.get("resourceVersion") or ""),
         conditions=tuple(
             {str(key): str(value) for key, value in one.items()}

@@ -12,8 +12,9 @@ from urllib.parse import quote
 from workbench.errors import SourceError
 from workbench.parse.kubernetes_reasons import epoch
 from workbench.remediation.executors.contract import Deadline, ExecutorError
-from workbench.remediation.executors.kubernetes import machine
 from workbench.remediation.executors.kubernetes.calls import CLAIMS, Calls
+from workbench.remediation.executors.kubernetes.karpenter import claim_from
+from workbench.remediation.executors.kubernetes.machine import Machines
 from workbench.remediation.executors.kubernetes.marks import labels_of
 from workbench.remediation.executors.kubernetes.nodes import node_state
 from workbench.remediation.executors.kubernetes.pods import Budgets, finished, gpus_of, of_jobs, selector_of, work_of
@@ -46,10 +47,11 @@ class Reader:
     calls : Calls
     clock : callable
         Returns the seconds since the epoch.
+    machines : Machines
     """
 
-    def __init__(self, calls: Calls, clock: Callable[[], float]) -> None:
-        self.calls, self._clock = calls, clock
+    def __init__(self, calls: Calls, clock: Callable[[], float], machines: Machines) -> None:
+        self.calls, self._clock, self._machines = calls, clock, machines
 
     def fleet(self, deadline: Deadline) -> FleetState:
         """
@@ -115,18 +117,19 @@ class Reader:
                 odd.append(_odd("pod", pod, error))
         work, booted = of_jobs(runs), _booted(boots)
         by_node = {str((one.get("status") or {}).get("nodeName")): str(one["metadata"].get("name")) for one in claims}
-        states = {}
+        states: dict[str, NodeState] = {}
+        strange: set[str] = set()
         for node in nodes:
             name = str(node["metadata"].get("name"))
             try:
-                claim = machine.claim_of(node) or by_node.get(name, "")
+                claim = self._machines.claim_of(node, strange) or by_node.get(name, "")
                 boot = str(((node.get("status") or {}).get("nodeInfo") or {}).get("bootID") or "")
                 state = self.node_state(node, claim, booted.get((name, boot)))
                 states[name] = replace(state, work=work.get(name, ()))
             except ODD as error:
                 odd.append(_odd("node", node, error))
         missing = [one for one in lacks if one] + odd[:_SHOWN]
-        problems = (*missing, *(one for one in told if one))
+        problems = (*missing, *(one for one in told if one), *sorted(strange)[:_SHOWN])
         return FleetState(self._clock(), states, place(self.calls.api.host), not missing, problems)
 
     def work_of(self, pod: dict[str, Any], covering: Budgets) -> Work:
@@ -178,10 +181,10 @@ class Reader:
         return self.calls.list(EVENTS, ("list", "", "events"), deadline, fieldSelector=selector)
 
     def claim(self, node: Mapping[str, Any], deadline: Deadline) -> str:
-        name = machine.claim_of(node)
+        name = self._machines.claim_of(node)
         if name or "karpenter.sh/nodepool" not in labels_of(node):
             return name
-        found = _whole(self._claims(deadline, keep=lambda claim: machine.fits(claim, node)), "NodeClaims")
+        found = _whole(self._claims(deadline, keep=lambda claim: claim_from(claim).fits(node)), "NodeClaims")
         return str(found[0]["metadata"].get("name")) if found else ""
 
     def pods(self, name: str, deadline: Deadline) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from typing import Any
 from workbench.errors import SourceError
 from workbench.remediation.executors.contract import Deadline
 from workbench.remediation.executors.kubernetes.calls import CLAIMS, Calls
+from workbench.remediation.executors.kubernetes.machine import Machines
 from workbench.remediation.executors.kubernetes.marks import labels_of
 from workbench.remediation.executors.kubernetes.pods import Budgets, gpus_of
 from workbench.remediation.executors.kubernetes.reading import BUDGETS, EVENTS, NODES, PLACED, PODS, REBOOTED, Reader, slim
@@ -186,10 +187,11 @@ class Watching(Reader):
     calls : Calls
     clock : callable
         Returns the seconds since the epoch.
+    machines : Machines
     """
 
-    def __init__(self, calls: Calls, clock: Callable[[], float]) -> None:
-        super().__init__(calls, clock)
+    def __init__(self, calls: Calls, clock: Callable[[], float], machines: Machines) -> None:
+        super().__init__(calls, clock, machines)
         self._news, self._ends = threading.Event(), threading.Event()
         self._nodes = Feed(calls.api, NODES, changed=self._new)
         self._pods = Feed(calls.api, PODS, {"fieldSelector": PLACED}, slim)
