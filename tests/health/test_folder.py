@@ -146,6 +146,25 @@ def test_a_fabric_managers_silence_says_nothing_of_the_switches(tmp_path: Path) 
     assert (found.code, found.action, found.part) == ("sxid-stops-traffic", "reboot-node", "NVSwitch 0000:86:00.0 link 61")
 
 
+def test_a_boards_event_log_tells_of_the_machine_of_this_month(tmp_path: Path) -> None:
+    """Nobody clears it when a part was replaced: what it kept of last year says nothing of today."""
+    log = tmp_path / "bmc" / "node-a.txt"
+    log.parent.mkdir()
+    old = "   1 | 02/03/2024 | 08:00:01 | Power Supply #0xc4 | Power Supply AC lost | Asserted\n"
+    new = "   2 | 10/21/2025 | 09:59:58 | Memory #0xd1 | Uncorrectable ECC | Asserted\n"
+    corrected = "   3 | 10/21/2025 | 09:41:13 | Memory #0xd1 | Correctable ECC | Asserted\n"
+    log.write_text(old + new + corrected, encoding="utf-8")
+    (found,) = (one for one in check_folder(tmp_path) if one.status in ("critical", "warning"))
+    assert (found.code, found.node, found.cls, found.action) == (
+        "bmc-memory-uncorrected",
+        "node-a",
+        "hardware/host",
+        "replace-node",
+    )
+    log.write_text(old + corrected, encoding="utf-8")
+    assert [one for one in check_folder(tmp_path) if one.status in ("critical", "warning")] == []
+
+
 def test_a_whole_query_shows_that_the_driver_answered() -> None:
     """How many GPUs there should be is not told by what was printed of those that are there."""
     found = [one for one in check_folder(SMI / "q-h100-two-gpus.txt") if one.check == "driver"]

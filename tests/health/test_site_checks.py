@@ -238,3 +238,18 @@ def test_a_judge_that_fails_costs_only_itself(host: Host, packages: Path, monkey
         site_good="from workbench.health import check\n@check('mine', 'x', needs=())\ndef j(seen): yield 1 / 0\n",
     )
     assert only(host, "mine").code == "check-failed"
+
+
+def test_a_name_in_the_settings_that_no_check_has_is_told(host: Host) -> None:
+    """A slip in health.required would leave out what the site asked for, in health.optional it would leave the node unfit."""
+    plugin(host, "mine", "echo fine; exit 0")
+    host.settings["required"] = ("driverr",)
+    host.settings["optional"] = ("mine", "memori")
+    found = run("allocation", only=["mine"], world=host.world())
+    told = {each.part: each for each in found if each.check == "settings"}
+    assert {name: (each.status, each.required) for name, each in told.items()} == {
+        "driverr": ("unknown", True),
+        "memori": ("unknown", False),
+    }
+    assert "driver" in told["driverr"].hint
+    assert fitness(found) == "unknown"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import workbench
-from workbench.incident import IncidentVerdict
+from tests.triage.folders import verdict_of as _verdict
 
 STEPS = "".join(
     f"2025-06-12 09:{minute:02d}:05,114 INFO trainer: rank 0 on node-a step {minute * 20} loss 2.4\n" for minute in range(12)
@@ -15,14 +14,6 @@ KEY = (
     '  File "/work/train.py", line 150, in main\n    w = weights[sample["domain"]]\nKeyError: \'math-v3\'\n'
 )
 LOST = "[Thu Jun 12 09:12:30 2025] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
-
-
-def _verdict(root: Path, files: dict[str, str]) -> IncidentVerdict:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return workbench.load(root).triage()
 
 
 def test_lost_gpu_of_a_node_that_the_job_never_names_makes_no_key_missing(tmp_path: Path) -> None:

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import workbench
+from tests.triage.folders import verdict_of as _verdict
 from workbench.incident import IncidentVerdict
 
 REMOTE = "[rank0]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, remote process exited or there was a network error, NCCL version 2.20.5\n"
-
-
-def _verdict(root: Path, files: dict[str, str]) -> IncidentVerdict:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    return workbench.load(root).triage()
 
 
 def _said(verdict: IncidentVerdict) -> tuple[str, str | None, str | None]:

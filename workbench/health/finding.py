@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.model import Gpu
@@ -56,6 +56,8 @@ class Finding:
         How long the reading took.
     since : float or None
         Seconds since the epoch, UTC: when it was first seen (history) or happened (kernel log).
+    device : mapping
+        What is known of the GPU as a thing: ``serial``, ``vbios``, ``product``; only of findings that call for something.
     """
 
     check: str
@@ -75,6 +77,7 @@ class Finding:
     hint: str = ""
     seconds: float = 0.0
     since: float | None = None
+    device: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def unfit(self) -> bool:
@@ -113,6 +116,7 @@ class Finding:
             "hint": self.hint,
             "seconds": round(self.seconds, 3),
             "since": self.since,
+            **({"device": dict(self.device)} if self.device else {}),
         }
 
 

@@ -11,12 +11,14 @@ from typing import Any
 
 from workbench.catalog import signatures, table
 from workbench.catalog.findings import FindingRow, finding_row, findings_table
+from workbench.health.devices import with_devices
 from workbench.health.finding import STATUSES, Finding
 from workbench.health.link_log import link_troubles
 from workbench.health.registry import checks
 from workbench.health.runner import judged
 from workbench.health.told import codes, same
 from workbench.model import CLASSES, Event, Gpu, Line
+from workbench.parse.bmc import parse_bmc
 from workbench.parse.fabric_manager import parse_fabric_manager
 from workbench.parse.gpu_state import GpuState, NodeGpus, from_nvml, from_smi
 from workbench.parse.kernel import parse_kernel
@@ -33,6 +35,10 @@ from workbench.sources.survey import MIB, Limits
 __all__ = ["check_folder"]
 
 _SURE = 0.5  # weight from which one observation alone is more likely this fault than none: the catalog's own scale
+
+_LATELY = (
+    30 * 86_400.0
+)  # seconds before a board's last entry in which its entries still say how it is (recall: of a month's service)
 
 _NOT_HERE = "it is not among the files: run `workbench check` on the node"
 # GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-4a1f…)
@@ -100,6 +106,8 @@ def _take(document: Document, nodes: dict[str, _Node]) -> None:
         _take_kernel(document.lines, document, nodes)
     elif document.kind == "fabricmanager-log":
         _take_fabric(document, nodes)
+    elif document.kind == "bmc":
+        _take_board(document, nodes)
     elif document.kind == "smi" and is_nvml(document.data):
         name = str(document.data.get("node") or document.node or "")
         node = nodes.setdefault(name, _Node())
@@ -126,6 +134,15 @@ def _take_fabric(document: Document, nodes: dict[str, _Node]) -> None:
         nodes.setdefault(event.node or document.node or "", _Node()).others.append(event)
 
 
+def _take_board(document: Document, nodes: dict[str, _Node]) -> None:
+    """The event log of a board's controller, without what it kept of other months: nobody clears it when a part was replaced."""
+    events = parse_bmc(document.lines, document.data, file=document.name, node=document.node).events
+    newest = max((event.time for event in events if event.time is not None), default=None)
+    for event in events:
+        if event.time is None or newest is None or newest - event.time <= _LATELY:
+            nodes.setdefault(event.node or document.node or "", _Node()).others.append(event)
+
+
 def _take_kernel(lines: Sequence[Line], document: Document, nodes: dict[str, _Node]) -> None:
     parsed = parse_kernel(lines, file=document.name, node=document.node, reference=document.mtime)
     names = {event.node or document.node or "" for event in parsed.events} or {document.node or ""}
@@ -150,8 +167,12 @@ def _telling(lines: Sequence[Line]) -> Iterator[Line]:
             yield line
 
 
-def _findings(name: str, node: _Node, context: str, settings: dict[str, Any]) -> Iterator[Finding]:
+def _findings(name: str, node: _Node, context: str, settings: dict[str, Any]) -> list[Finding]:
     readings = _readings(node)
+    return with_devices(_judged(name, node, context, settings, readings), readings)
+
+
+def _judged(name: str, node: _Node, context: str, settings: dict[str, Any], readings: Mapping[str, Reading]) -> Iterator[Finding]:
     times = [event.time for event in node.kernel if event.time is not None]
     now = max(times) if times else time.time()
     world = World(name, clock=lambda: now, settings=settings)

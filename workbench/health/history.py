@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from workbench.durable import write_bytes
 
 __all__ = ["FOLDER", "recall", "remember", "state_folder"]
 
@@ -48,22 +48,7 @@ def remember(name: str, value: Mapping[str, Any], *, folder: Path) -> None:
     target = _file(folder, name)
     folder.mkdir(parents=True, exist_ok=True)
     data = json.dumps({"schema": f"workbench.state.{name}/1", **value}, ensure_ascii=False, sort_keys=True).encode()
-    handle, beside = tempfile.mkstemp(prefix=f".{name}-", dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data + b"\n")
-            stream.flush()
-            os.fchmod(stream.fileno(), 0o644)
-            os.fsync(stream.fileno())
-        os.replace(beside, target)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)  # the name, too, must survive a power loss
-    finally:
-        os.close(directory)
+    write_bytes(target, data + b"\n", mode=0o644)
 
 
 def recall(name: str, *, folder: Path) -> dict[str, Any] | None:

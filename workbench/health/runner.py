@@ -6,12 +6,14 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
 from workbench.errors import ConfigError
+from workbench.health.devices import with_devices
 from workbench.health.finding import STATUSES, Finding, worst
 from workbench.health.registry import CONTEXTS, Check, checks
 from workbench.health.seen import Seen
@@ -98,12 +100,42 @@ def run(
     findings: list[Finding] = []
     for one in wanted:
         findings += judged(one, name, context, readings, world)
+    findings += misnamed(world, known, name)
     if state is not None:
         findings = with_history(findings, readings=readings, world=world, folder=folder, ran=asked, shown=mine, node=name)
         required = {one.id: _as_configured(one, world).required for one in known.values()}
         findings = [replace(one, required=required.get(one.check, one.required)) if is_stuck(one) else one for one in findings]
+    findings = with_devices(findings, readings)
     findings.sort(key=lambda one: (-STATUSES.index(one.status), not one.required, one.check))
     return findings
+
+
+def misnamed(world: World, known: Mapping[str, Check], node: str) -> list[Finding]:
+    """
+    Return a finding for each name in ``health.required`` and ``health.optional`` that no check of this node has.
+
+    A required check that does not exist was not run: the node is unfit, as with any other that could not be. An optional one is
+    only told of, since the name that was meant still counts.
+    """
+    found = []
+    for setting in ("required", "optional"):
+        for name in world.settings.get(setting) or ():
+            if name not in known:
+                near = get_close_matches(str(name), known, n=1)
+                found.append(
+                    Finding(
+                        "settings",
+                        "unknown",
+                        f"health.{setting} names {str(name)!r}, and there is no such check here",
+                        node=node,
+                        part=str(name),
+                        required=setting == "required",
+                        hint=f"did you mean {near[0]}?"
+                        if near
+                        else "see docs/reference/checks.md, or `workbench config` for the setting",
+                    )
+                )
+    return found
 
 
 def fitness(findings: Iterable[Finding]) -> str:

@@ -7,6 +7,7 @@ from math import inf
 
 from workbench.catalog.findings import findings_table
 from workbench.health.finding import Finding
+from workbench.health.same import same
 from workbench.health.seen import Seen
 from workbench.model import Event, Gpu
 from workbench.parse.gpu_state import GpuState, NodeGpus
@@ -20,17 +21,6 @@ STARTING = 120.0  # seconds that the driver needs to take eight GPUs, time-outs 
 def codes(check: str) -> frozenset[str]:
     """Return the codes of the table of findings that belong to a check."""
     return frozenset(code for code, row in findings_table().items() if row.check == check)
-
-
-def same(gpu: Gpu | None, other: Gpu | None) -> bool:
-    """Whether two names mean the same GPU: by UUID or PCI address; by index only when one of them has nothing else."""
-    if gpu is None or other is None:
-        return False
-    if gpu.uuid and other.uuid:
-        return gpu.uuid == other.uuid
-    if gpu.pci and other.pci:
-        return gpu.pci.rsplit(".", 1)[0] == other.pci.rsplit(".", 1)[0]
-    return gpu.index is not None and gpu.index == other.index
 
 
 def told(seen: Seen, state: GpuState, check: str = "") -> list[Finding]:

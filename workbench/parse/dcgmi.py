@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.catalog import signatures, table
 from workbench.model import Gpu, Problem
+from workbench.parse.devices import from_dcgm
 from workbench.parse.ids import pci, uuid
 from workbench.parse.smi_doc import Document, Out, Row, number
 
@@ -297,7 +298,7 @@ def read_health(doc: Document, at: int, out: Out) -> int:
 
 # 2025-12-22 10:41:07.221 ERROR [1514002:1514004] [[Health]] Detected a WARNING in health system Thermal: 'Detected clocks event …
 _LOGGED = re.compile(
-    r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) +(FATAL|CRITICAL|ERROR|WARN\w*|INFO|DEBUG|VERB\w*) +\[\d+:\d+\] (?:\[+([^\]]*)\]+ )?(.*)"
+    r"(?:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) +)?(FATAL|CRITICAL|ERROR|WARN\w*|INFO|DEBUG|VERB\w*) +\[\d+:\d+\] (?:\[+([^\]]*)\]+ )?(.*)"
 )
 _FOUND = re.compile(r"Detected an? (WARNING|FAILURE|FAIL|ERROR)\w* in health system ([\w -]+): '?(.*)", re.I)
 
@@ -319,7 +320,7 @@ def read_hostengine(doc: Document, at: int, out: Out) -> int:
         out, row, f"dcgmi-health-{_watch(found[2])}", found[2], Gpu(index=int(named[1])) if named else None,
         "Warning" if found[1].upper() == "WARNING" else "Failure", found[3].rstrip("'"), None,
     )  # fmt: skip
-    for event in out.parsed.events[before:]:
+    for event in out.parsed.events[before:] if logged[1] else ():
         event.time = datetime.fromisoformat(logged[1]).replace(tzinfo=UTC).timestamp()  # the host's local time, read as UTC
     return at + 1
 
@@ -396,6 +397,7 @@ def read_json(doc: Document, at: int, out: Out) -> int:
                 out.parsed.facts.setdefault("driver", driver)
             if isinstance(version := part.get("version") or part.get("DCGM Version"), str):
                 out.parsed.facts.setdefault("dcgm", version)
+    from_dcgm(value, root, out, doc.rows[start].line.no)
     if isinstance(body, dict):
         _health(doc, start, end, body, None, out)
     if isinstance(root, dict):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from workbench.parse.gate import gate
-from workbench.parse.patterns import Unsupported, for_blocks, literal
+from workbench.parse.patterns import Unsupported, for_blocks, needles
 
 __all__ = ["Engine", "cache_folder", "engine"]
 
@@ -68,6 +68,11 @@ def engine(patterns: Sequence[str], *, name: str | None = None, cache: bool = Tr
             if name:
                 raise
     return _Re(patterns)
+
+
+def _weight(pattern: str) -> int:
+    """Return how specific a pattern is: the length of the shortest text that a match must contain."""
+    return min(map(len, needles(pattern)), default=0)
 
 
 class _Thread(threading.local):
@@ -133,7 +138,7 @@ class _Hyperscan:
             os.replace(stream.name, file)
 
     def _compile(self, patterns: Sequence[str]) -> tuple[Any, Any]:
-        self.weights = [len(literal(pattern)) for pattern in patterns]
+        self.weights = [_weight(pattern) for pattern in patterns]
         usable: list[tuple[int, bytes, bool]] = []
         for index, pattern in enumerate(patterns):
             try:
@@ -289,7 +294,7 @@ class _Re2(_Lines):
         self._set = re2.Set.SearchSet(options)
         self._index: list[int] = []
         self.rejected = []
-        self.weights = [len(literal(pattern)) for pattern in patterns]
+        self.weights = [_weight(pattern) for pattern in patterns]
         for index, pattern in enumerate(patterns):
             try:
                 expression, caseless = for_blocks(pattern)
@@ -307,9 +312,9 @@ class _Re(_Lines):
     name = "re"
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns: list[tuple[int, bytes, re.Pattern[bytes]]] = []
+        self._patterns: list[tuple[int, tuple[bytes, ...], re.Pattern[bytes]]] = []
         self.rejected = []
-        self.weights = [len(literal(pattern)) for pattern in patterns]
+        self.weights = [_weight(pattern) for pattern in patterns]
         for index, pattern in enumerate(patterns):
             try:
                 expression, caseless = for_blocks(pattern)
@@ -317,9 +322,11 @@ class _Re(_Lines):
                 self.rejected.append((index, str(error)))
             else:
                 # `re` treats high bytes literally too, so the block form serves both.
-                needle = literal(pattern).encode("utf-8", "replace").lower()
-                self._patterns.append((index, needle, re.compile(expression, re.IGNORECASE if caseless else 0)))
+                sought = tuple(text.encode("utf-8", "replace").lower() for text in needles(pattern)) or (b"",)
+                self._patterns.append((index, sought, re.compile(expression, re.IGNORECASE if caseless else 0)))
 
     def line(self, line: bytes) -> list[int]:
         lower = line.lower()
-        return [index for index, needle, pattern in self._patterns if needle in lower and pattern.search(line)]
+        return [
+            index for index, sought, pattern in self._patterns if any(text in lower for text in sought) and pattern.search(line)
+        ]

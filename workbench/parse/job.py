@@ -37,6 +37,10 @@ _LOCAL_SIZE = re.compile(r"(?:node check on (\S+) with )?local_world_size['\"]?[
 _DIAGNOSED = re.compile(r"appear to be running on this host \(([\w.-]+)\)|cuda_diagnostics\.cc:\d+\] hostname: ([\w.-]+)$")
 # Created device /job:worker/replica:0/task:1/device:GPU:5 with 78100 MB memory:  -> device: 5, name: NVIDIA H100 80GB HBM3
 _TF_TASK = re.compile(r"Created device /job:\w+/replica:\d+/task:(\d+)/device:GPU:\d+ ")
+# successfully saved checkpoint from iteration 500 to /ckpt | checkpoint | saved /ckpt/step-0038200 in 39.8s | Checkpoint saved
+_SAVED = re.compile(r"(?i)\bsaved\b.{0,80}(?:checkpoint|ckpt)|(?:checkpoint|ckpt).{0,80}\bsaved\b")
+_OF_STEP = re.compile(r"(?i)(?:iteration|iter|step)[ =:_-]{0,12}0*(\d{1,15})")
+_MAX_SAVED = 2_000
 _FRAMEWORK = re.compile(
     r"torch/distributed/|torch\.distributed\.elastic|\.(?:cpp|cc|hpp|cu|h):\d+|launch\.py|site-packages|run\.py:\d+"
 )
@@ -69,7 +73,8 @@ def parse_job(
     Parsed
         `facts`: ``attempts``, ``ranks`` {rank: first_time, last_time, last_step, last_line, lines}, ``progress`` [(time,
         rank, step, step_seconds, loss, line)], ``world_size``, ``finished`` and ``finished_evidence`` (the last line that says
-        so), ``first_step_time``, ``noise`` and, when there are some, ``yearless_stamps``.
+        so), ``first_step_time``, ``activity`` (`workbench.parse.activity.Tally.facts`), ``checkpoints`` [(time, line, step)] that
+        a line says were saved, ``noise`` and, when there are some, ``yearless_stamps``.
     """
     rank, local_rank, attempt = file_hints(file)
     sample = lines if len(lines) <= _SAMPLE else [*lines[: _SAMPLE // 2], *lines[-_SAMPLE // 2 :]]
@@ -125,6 +130,9 @@ def _line(job: JobState, line: Line) -> None:
     if head.local_rank is None:
         head.local_rank = job.local_rank
     own_time = _time(job, head)
+    job.tally.look(line.no)
+    if own_time is not None:
+        job.tally.line(_speaker(head), own_time)
     if head.yearless and head.time is None:
         job.yearless += 1
     moment = own_time
@@ -175,7 +183,12 @@ def _line(job: JobState, line: Line) -> None:
     if not inside:
         if text.strip():
             job.before = (line.no, head, text)
-        _progress(job, line, head, moment)
+        _progress(job, line, head, moment, own_time)
+        if "aved" in text and _SAVED.search(head.rest[:400]):
+            at = _OF_STEP.search(head.rest[:400])
+            job.saved.append((own_time, line.no, int(at[1]) if at else None))
+            if len(job.saved) > _MAX_SAVED:
+                del job.saved[: _MAX_SAVED // 2]  # the last one is what counts
         if (
             head.level in ("ERROR", "CRITICAL")
             and head.rest.strip()
@@ -185,6 +198,10 @@ def _line(job: JobState, line: Line) -> None:
             job.words[key] = (line.no, text, head, moment, job.attempt)
     if hits and not (inside and head.rest[:1] in " \t"):  # lines of code in a stack quote error texts without raising them
         _emit(job, line, head, moment, own_time, hits, quiet=inside)
+
+
+def _speaker(head: Prefix) -> int | tuple[str | None, str | None, int | None]:
+    return head.rank if head.rank is not None else (head.node, head.pod, head.local_rank)
 
 
 def _hosts(job: JobState, head: Prefix, no: int) -> None:
@@ -263,10 +280,12 @@ def _place(job: JobState, head: Prefix, no: int) -> None:
         job.parsed.placements.append(found)
 
 
-def _progress(job: JobState, line: Line, head: Prefix, moment: float | None) -> None:
+def _progress(job: JobState, line: Line, head: Prefix, moment: float | None, own_time: float | None) -> None:
     step = step_of(head.rest)
     if step is None or step.kind == "throughput":
         return
+    if own_time is not None and step.step is not None:
+        job.tally.step(_speaker(head), step.step)
     _norm(job, line, head, moment, step)
     if step.loss is not None and not math.isfinite(step.loss) and head.level not in ("WARNING", "ERROR", "CRITICAL"):
         row = job.matcher.rows["loss-nan"]
@@ -409,6 +428,8 @@ def _facts(job: JobState) -> None:
         }
         for rank, state in sorted(job.ranks.items())
     }  # fmt: skip
+    facts["activity"] = job.tally.facts()
+    facts["checkpoints"] = job.saved
     facts["progress"] = [point[:6] for point in job.progress]
     facts["world_size"] = job.world
     facts["first_step_time"] = job.first_step_time

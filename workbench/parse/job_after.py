@@ -7,6 +7,7 @@ from typing import Any
 
 from workbench.model import Event, Gpu, Placement
 from workbench.parse.job_launcher import Failure
+from workbench.parse.job_outlived import outlived
 from workbench.parse.job_ranks import attribute
 from workbench.parse.job_spawn import children, recovered, rooms, tasks_of_nodes
 from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, Uttered, add, cut, details, remember
@@ -39,6 +40,7 @@ def conclude(job: JobState) -> None:
     one_node = len(job.ctx.hosts) <= 1
     attribute(job.parsed, job.summary.failures, one_node=one_node, local_size=job.local_size, seen=job.ranks)
     _echoes(job)
+    outlived(job)
     _last_words(job)
     _divergence(job)
     _missing(job)
@@ -266,7 +268,7 @@ def _exceptions(job: JobState) -> None:
         row = ordered[0] if ordered else rows["python-exception"]
         if intro is not None and intro.level in ("DEBUG", "INFO"):
             intro = None  # a logger that passes an exception on says so at a higher level: this line has nothing to do with it
-        if intro is not None and head.rank is None and not head.stream:
+        if intro is not None and head.rank is None and head.pid is None and not head.stream:
             head.rank, head.local_rank, head.node = intro.rank, intro.local_rank, head.node or intro.node
         data: dict[str, Any] = {"exception": raised.exception, "message": raised.message[:500], "frames": raised.frames}
         data.update(job.matcher.fields(row, text))

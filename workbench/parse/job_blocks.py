@@ -37,8 +37,8 @@ _RANKS = re.compile(r"^(local|global)_ranks=\[([\d, ]+)\]")
 _MAP_NODE = re.compile(r"^Data for node: (\S+)")
 # Process OMPI jobid: [41172,1] App: 0 Process rank: 9 Bound: socket 0[core 1[hwt 0-1]]:[../BB]
 _MAP_RANK = re.compile(r"^Process (?:\w+ )?jobid: \S+ App: \d+ Process rank: (\d+)")
-# Memory on the node (IP: 10.0.0.7, ID: 4f1e) where the task was running was 239.41GB / 251.51GB
-_RAY_MEMORY = re.compile(r"^Memory on the node \(IP: ([\w.:-]+)")
+# Memory on the node (IP: 10.0.0.7, ID: 4f1e) where the task (actor ID: 2f, name=W.__init__, pid=410, memory used=39.1GB) was running was …
+_RAY_MEMORY = re.compile(r"^Memory on the node \(IP: ([\w.:-]+)(?:.{0,400}?\bpid=(\d+), memory used=)?")
 _NEAR = 8  # lines between a record's first line and its fields
 
 
@@ -72,11 +72,14 @@ class Blocks:
         self._section: int | None = None
         self._spawned: int | None = None
         self._recent: list[tuple[int, Event]] = []
+        self._raised: tuple[int, Prefix] | None = None  # the line and the head of the last exception
+        self._no = 0
         self._horovod: int | None = None
 
     def feed(self, no: int, head: Prefix) -> None:
         """Take the next line; the rank of a section is given to a head that names none."""
         text = head.rest.strip()
+        self._no = no
         if not text:
             return
         first = text[0]
@@ -95,7 +98,7 @@ class Blocks:
             self._map = (no, found[1])
         elif first == "P" and self._map is not None and (found := _MAP_RANK.match(text)):
             self.mapped.append((int(found[1]), self._map[1]))
-        if first in "RPEM=" and self._recent:
+        if first in "RPEM=" and (self._recent or self._raised):
             self._fields(no, text)
         elif self._horovod is not None and first.isdigit() and (found := _MISSING.match(text)):
             for at, event in self._recent:
@@ -132,8 +135,12 @@ class Blocks:
             for event in near("exit-code"):
                 event.code = int(found[1]) if event.code is None else event.code
         elif found := _RAY_MEMORY.match(text):
+            pid = int(found[2]) if found[2] else None
             for event in near("log-oom-kill"):
-                event.node = event.node or found[1]
+                event.node, event.pid = event.node or found[1], event.pid or pid
+            if pid is not None and self._raised is not None and no - self._raised[0] <= _NEAR:
+                said = self._raised[1]  # the driver tells it: the worker that was killed is meant, not whoever printed before
+                said.rank, said.local_rank, said.node, said.pid = None, None, found[1], pid
 
     def _ray_line(self, no: int, head: Prefix, text: str) -> None:
         block = self._ray.get(head.stream) if self._ray else None
@@ -167,6 +174,7 @@ class Blocks:
     def attach_head(self, head: Prefix) -> None:
         """Note the head of an exception's last line; `mp.spawn`'s section ends with it."""
         self._spawned = None
+        self._raised = (self._no, head)
         if (block := self._ray.get(head.stream)) is not None:
             block.heads.append(head)
             block.tell()

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from workbench.catalog import Signature, Signatures, signatures
+from workbench.parse.patterns import needles
 
 __all__ = ["Matcher", "literal", "matcher", "rank_of", "specificity"]
 
@@ -49,41 +50,10 @@ def specificity(pattern: str) -> float:
         return 0.0
 
 
-def _literals(tree: Any) -> list[str]:
-    """Texts of which one must occur in every match, or nothing when there is no such set."""
-    best: list[str] = []
-    run = ""
-
-    def keep(texts: list[str]) -> None:
-        nonlocal best
-        if texts and all(texts) and (not best or min(map(len, texts)) > min(map(len, best))):
-            best = texts
-
-    for name, value in tree:
-        kind = str(name)
-        if kind == "LITERAL":
-            run += chr(value)
-            continue
-        keep([run] if run else [])
-        run = ""
-        if kind == "BRANCH":
-            parts = [_literals(branch) for branch in value[1]]
-            keep([text for part in parts for text in part] if all(parts) else [])
-        elif kind == "SUBPATTERN":
-            keep(_literals(value[-1]))
-        elif kind in ("MAX_REPEAT", "MIN_REPEAT") and int(value[0]) >= 1:
-            keep(_literals(value[2]))
-    keep([run] if run else [])
-    return best
-
-
 @lru_cache(maxsize=4096)
 def literal(pattern: str) -> tuple[str, ...]:
     """Return texts of which every match contains at least one (lower case), or () when none is sure."""
-    try:
-        return tuple(sorted({text.lower() for text in _literals(_parse(pattern))}))
-    except (re.error, RecursionError):
-        return ()
+    return tuple(sorted({text.lower() for text in needles(pattern)}))
 
 
 def rank_of(row: Signature) -> tuple[int, int, float, float]:

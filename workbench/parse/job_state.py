@@ -9,6 +9,7 @@ from typing import Any
 from workbench.catalog import Signature
 from workbench.model import Event, Gpu, Parsed, Placement
 from workbench.parse import ids
+from workbench.parse.activity import Tally
 from workbench.parse.job_blocks import Blocks
 from workbench.parse.job_launcher import Summary
 from workbench.parse.job_quoted import Quoted
@@ -131,6 +132,8 @@ class JobState:
     norms: dict[int | None, tuple[int, str, Prefix, float | None, int]] = field(default_factory=dict)
     local_size: int | None = None  # ranks of one node
     first_step_time: float | None = None
+    tally: Tally = field(default_factory=Tally)
+    saved: list[tuple[float | None, int, int | None]] = field(default_factory=list)  # checkpoints: time, line, step
 
 
 def remember(

@@ -46,6 +46,10 @@ _FLOODS = frozenset(
         "lnet-timeout",
         "lustre-error",
         "fs-shutdown",
+        "amdgpu-ras",
+        "amdgpu-reset",
+        "amdgpu-scheduler-hang",
+        "amdgpu-page-fault",
     }
 )
 # NVRM: GPU at PCI:0000:03:00: GPU-7775f835-5e4a-cd4e-363f-000000000003
@@ -235,6 +239,8 @@ def _generic(run: Run, number: int, name: str, found: re.Match[str]) -> Event | 
             event.data[key] = value.strip()
     if record.text.lstrip().startswith("NVRM") or name.startswith(("gpu-", "gsp-")):
         _gpu_of(run, event, record.text)
+    elif name.startswith("amdgpu-"):
+        kernel_devices.amd_gpu(run, event, number)
     device = event.data.get("device")
     if event.gpu is None and device in run.nvidia:
         event.gpu = run.gpu(device)

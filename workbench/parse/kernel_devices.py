@@ -8,7 +8,7 @@ from workbench.model import Event
 from workbench.parse import ids, kernel_blocks
 from workbench.parse.kernel_run import ADDRESS, Run
 
-__all__ = ["ata", "by_driver", "drive", "kept_error", "neighbour_gpu", "peermem"]
+__all__ = ["amd_gpu", "ata", "by_driver", "drive", "kept_error", "neighbour_gpu", "peermem"]
 
 # nvme 0000:04:00.0: Refused to change power state, currently in D3
 _SPEAKER = re.compile(rf"(?:^|\s)(?P<driver>[a-z][\w-]*) (?P<device>{ADDRESS}): ")
@@ -21,6 +21,8 @@ _DRIVERS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 # NVRM: kfspDumpDebugState_GH100: GPU 0000:01:00 | NVRM: GPU 0000:01:00.0: RmInitAdapter failed! | NVRM: Xid (PCI:0000:01:00): 119
 _NAMED = re.compile(rf"NVRM: .*?(?:GPU |PCI:|Device )({ADDRESS})")
+# amdgpu 0000:c6:00.0: amdgpu: GPU reset begin!
+_AMD = re.compile(rf"\bamdgpu ({ADDRESS}): ")
 _NEAR = 8  # records before and after: a failed start of one GPU prints about so many between two that name it
 _NEAR_SECONDS = 10.0
 # ata3.00: error: { UNC }
@@ -47,6 +49,18 @@ def neighbour_gpu(run: Run, event: Event, number: int) -> Event:
             named[address] = None
     if len(named) == 1:
         event.gpu = run.gpu(next(iter(named)))
+    return event
+
+
+def amd_gpu(run: Run, event: Event, number: int) -> Event:
+    """Name the AMD GPU of a message; one of the drm core carries no address, the driver's own lines right around it do."""
+    named = _AMD.search(run.records[number].text)
+    if named is None:
+        beside = run.records[max(0, number - _NEAR) : number + _NEAR + 1]
+        found = {each[1]: each for record in beside if (each := _AMD.search(record.text))}
+        named = next(iter(found.values())) if len(found) == 1 else None
+    if named and (address := ids.pci(named[1])):
+        event.gpu = run.gpu(address)
     return event
 
 

@@ -12,7 +12,16 @@ from workbench.model import Condition, Event, JobRecord, Parsed, Problem
 from workbench.parse.health_records import is_record, record_event
 from workbench.parse.kubernetes_devices import parse_claim, parse_slice
 from workbench.parse.kubernetes_pods import parse_pod
-from workbench.parse.kubernetes_reasons import bad, classify, condition_row, epoch, gpu_in, parse_quantity, stale_since
+from workbench.parse.kubernetes_reasons import (
+    bad,
+    classify,
+    condition_row,
+    epoch,
+    event_span,
+    gpu_in,
+    parse_quantity,
+    stale_since,
+)
 
 __all__ = ["Locator", "epoch", "locate", "parse_objects"]
 
@@ -231,6 +240,10 @@ def _node(item: Mapping[str, Any], part: Parsed, _: Mapping[str, str]) -> None:
     part.facts["nodes"][name] = {
         "boot_id": info.get("bootID"),
         "kernel": info.get("kernelVersion"),
+        "provider": spec.get("providerID"),
+        "system_uuid": info.get("systemUUID"),
+        "type": labels.get("node.kubernetes.io/instance-type"),
+        "zone": labels.get("topology.kubernetes.io/zone"),
         "created": epoch(meta.get("creationTimestamp")),
         "labels": {
             key: value for key, value in labels.items() if "nvidia.com" in key or "nvsentinel" in key or "healthcheck" in key
@@ -342,20 +355,10 @@ def _resources(node: str, status: Mapping[str, Any], part: Parsed) -> None:
 
 def _event(item: Mapping[str, Any], part: Parsed, where: Mapping[str, str]) -> None:
     about = item.get("involvedObject") or item.get("regarding") or {}
-    source, series, meta = (
-        item.get("source") or item.get("deprecatedSource") or {},
-        item.get("series") or {},
-        item.get("metadata") or {},
-    )
+    source, series = item.get("source") or item.get("deprecatedSource") or {}, item.get("series") or {}
     reason, message = str(item.get("reason") or ""), str(item.get("message") or item.get("note") or "")
     component = str(source.get("component") or item.get("reportingComponent") or item.get("reportingController") or "")
-    first = epoch(
-        item.get("firstTimestamp")
-        or item.get("deprecatedFirstTimestamp")
-        or item.get("eventTime")
-        or meta.get("creationTimestamp")
-    )
-    last = epoch(item.get("lastTimestamp") or item.get("deprecatedLastTimestamp") or series.get("lastObservedTime")) or first
+    first, last = event_span(item)
     kind, name, severity = str(about.get("kind") or ""), str(about.get("name") or ""), str(item.get("type") or "Warning")
     node = _event_node(kind, name, source, item, component, where)
     meaning = classify(reason, message, kind=kind, severity=severity)

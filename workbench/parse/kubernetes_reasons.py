@@ -20,6 +20,7 @@ __all__ = [
     "classify",
     "condition_row",
     "epoch",
+    "event_span",
     "gpu_in",
     "parse_quantity",
     "stale_since",
@@ -91,7 +92,8 @@ _TRANSIENT = re.compile(
 RULES: tuple[tuple[str | None, str | None, str], ...] = (
     (None, r"nvml: GPU is lost", "k8s-device-plugin-gpu-lost"),
     (None, r"GetPreferredAllocation rpc failed|Unable to retrieve list of available devices", "k8s-allocate-failed"),
-    (None, r"unresolvable CDI devices|nvidia-container-cli|could not select device driver", "k8s-gpu-injection"),
+    (None, r"nvidia-container-cli\S* \w+ error: cuda error", "k8s-gpu-injection-cuda"),
+    (None, r"unresolvable CDI devices|nvidia-container-cli\S*: |could not select device driver", "k8s-gpu-injection"),
     (
         None,
         r"executable file not found in \$PATH|no such file or directory: unknown|permission denied: unknown",
@@ -436,6 +438,15 @@ def stale_since(raw: Mapping[str, Any], now: float) -> float | None:
         return None
     heartbeat = epoch(raw.get("lastHeartbeatTime"))
     return heartbeat if heartbeat is not None and now - heartbeat > STALE_AFTER else None
+
+
+def event_span(item: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Return when an event (of either API) was seen first and last, seconds since the epoch."""
+    meta, series = (one if isinstance(one, Mapping) else {} for one in (item.get("metadata"), item.get("series")))
+    told = item.get("firstTimestamp") or item.get("deprecatedFirstTimestamp") or item.get("eventTime")
+    first = epoch(told or meta.get("creationTimestamp"))
+    last = epoch(item.get("lastTimestamp") or item.get("deprecatedLastTimestamp") or series.get("lastObservedTime"))
+    return first, last if last is not None else first
 
 
 def epoch(text: Any) -> float | None:

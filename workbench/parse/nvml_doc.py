@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from workbench.model import Gpu, Line, Parsed, Placement, Problem
+from workbench.parse.devices import from_nvml
 from workbench.parse.ids import pci, uuid
 from workbench.parse.pci_tools import Links
 from workbench.parse.smi_doc import Out, Row
@@ -90,6 +91,11 @@ _COUNTERS = {
 _FAILED = ("recovery_errors", "integrity_errors", "recovery_failed")  # a link that was down and could not be helped
 # nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_…: two bits each, 1 is bad
 _FABRIC_HEALTH = {"bandwidth": (0, "Degraded"), "route_unhealthy": (4, "True"), "access_timeout_recovery": (6, "True")}
+# nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_…: four bits from the eighth on, 1 is right, 0 is not told
+_FABRIC_CONFIGURATION = {
+    2: "Incorrect SysGUID", 3: "Incorrect Chassis Serial Number", 4: "No Partition", 5: "Insufficient NVLinks",
+    6: "Incompatible GPU Firmware", 7: "Invalid Location", 8: "GPU State Invalid",
+}  # fmt: skip
 _MIB = 1 << 20
 
 
@@ -141,6 +147,7 @@ def parse_nvml(data: Any, *, file: str, node: str | None = None, lines: Sequence
         if len(reading.cells) or raw.get("uuid"):
             readings.append(reading)
         _states(raw, known, where, links, out)
+        from_nvml(raw, known, out, where.row(known.index, "serial", "").line.no)
     _ending(data, bus, where, out)
     judge(readings, out)
     links.judge()
@@ -231,6 +238,9 @@ def _reading(raw: Mapping[str, Any], gpu: Gpu, where: _Where) -> Reading:
     for part, (shift, said) in _FABRIC_HEALTH.items():
         if isinstance(mask, int) and mask >> shift & 3 == 1:
             put(f"fabric/health/{part}", "fabric", said)
+    wrong = mask >> 8 & 15 if isinstance(mask, int) else 0
+    if wrong > 1:
+        put("fabric/health/incorrect_configuration", "fabric", _FABRIC_CONFIGURATION.get(wrong, f"code {wrong}"))
     throttle = raw.get("throttle")
     for reason in throttle if isinstance(throttle, list) else ():
         put(f"clocks_event_reasons/{reason}", "throttle", "Active")

@@ -9,7 +9,7 @@ import re._constants as sre  # type: ignore[import-not-found, unused-ignore]
 import re._parser as sre_parser  # type: ignore[import-not-found, unused-ignore]
 from typing import Any
 
-__all__ = ["REPEATS", "WORD", "Unsupported", "arms", "emit", "escaped", "for_blocks", "literal", "members"]
+__all__ = ["REPEATS", "WORD", "Unsupported", "arms", "emit", "escaped", "for_blocks", "needles", "members"]
 
 _SPACE = frozenset(b" \t\f\v")
 _DIGIT = frozenset(b"0123456789")
@@ -55,12 +55,16 @@ def for_blocks(pattern: str) -> tuple[bytes, bool]:
     return _emit(nodes).encode("latin-1"), bool(tree.state.flags & re.IGNORECASE)
 
 
-def literal(pattern: str) -> str:
-    """Return the longest text that every match of the pattern contains; its length is how specific the pattern is."""
+def needles(pattern: str) -> tuple[str, ...]:
+    """
+    Return texts of which every match of the pattern contains at least one, as long as they can be told; none when a match need contain none.
+
+    The length of the shortest is how specific the pattern is.
+    """
     try:
-        return _longest(_listed(sre_parser.parse(pattern)))
+        return _needles(_listed(sre_parser.parse(pattern)))
     except (re.error, RecursionError, OverflowError):
-        return ""
+        return ()
 
 
 def arms(tree: Any) -> list[_Nodes]:
@@ -217,24 +221,30 @@ def _class(members: frozenset[int]) -> str:
     return "[" + "".join(f"\\x{low:02x}" if low == high else f"\\x{low:02x}-\\x{high:02x}" for low, high in spans) + "]"
 
 
-def _longest(nodes: Any) -> str:
-    best, run = "", ""
+def _needles(nodes: Any) -> tuple[str, ...]:
+    best: tuple[str, ...] = ()
+    run = ""
     for op, av in nodes:
         if op is sre.LITERAL:
             run += chr(av)
             continue
-        inner = ""
+        inner: tuple[str, ...] = ()
         if op is sre.SUBPATTERN:
             if all(each is sre.LITERAL for each, _ in av[3]):
                 run += "".join(chr(value) for _, value in av[3])
                 continue
-            inner = _longest(av[3])
+            inner = _needles(av[3])
         elif op is sre.BRANCH:
-            inner = min((_longest(arm) for arm in av[1]), key=len)
+            each_arm = [_needles(arm) for arm in av[1]]
+            inner = tuple(dict.fromkeys(text for arm in each_arm for text in arm)) if all(each_arm) else ()
         elif op in REPEATS and av[0] > 0:
-            inner = _longest(av[2])
+            inner = _needles(av[2])
         elif op is sre.AT:
             continue
-        best = max(best, run, inner, key=len)
+        best = max(best, (run,) if run else (), inner, key=_surest)
         run = ""
-    return max(best, run, key=len)
+    return max(best, (run,) if run else (), key=_surest)
+
+
+def _surest(texts: tuple[str, ...]) -> int:
+    return min(map(len, texts), default=0)

@@ -46,6 +46,10 @@ _SEC = re.compile(
 )
 #  18%|█▊        | 71/400 [00:04<00:15, 21.44it/s, loss=2.3]
 _BAR = re.compile(r"(\d+)%\|[^|]{0,300}\|\s*(\d+)/(\d+)\s*\[[\d:]+<[^,\]]*,\s*([\d.]+)?\??\s*(it/s|s/it)")
+# 71it [00:04, 21.44it/s, loss=2.3] of a loader whose length is not known
+_COUNT = re.compile(r"(?:^|[\s\r])(\d+)it \[[\d:]+,\s*([\d.]+)?\??\s*(it/s|s/it)")
+# DeepSpeed: [Rank 0] step=480, skipped=0, lr=[0.00015], mom=[(0.9, 0.95)] (deepspeed/runtime/engine.py, `_report_progress`)
+_DEEPSPEED = re.compile(r"\bstep=(\d+), skipped=\d+, lr=\[")
 # Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 5.3 tokens/s | gen throughput (token/s): 12.1
 _SERVE = re.compile(r"(?:generation|gen|input|prompt) throughput")
 _EPOCH = re.compile(r"(?:^|[\s|\[({,'\"])[Ee]poch['\"]?\s*[:=]?\s*\[?\s*(\d+(?:\.\d+)?)")
@@ -95,6 +99,13 @@ def step_of(text: str) -> Step | None:
         seconds = None if not rate else (rate if bar[5] == "s/it" else 1.0 / rate)
         found = _LOSS.search(text)
         return Step(int(bar[2]), int(bar[3]), seconds, _float(found[1]) if found else None, kind="bar")
+    if "it [" in text and (bar := _last(_COUNT, text)):
+        rate = _float(bar[2])
+        found = _LOSS.search(text)
+        seconds = None if not rate else (rate if bar[3] == "s/it" else 1.0 / rate)
+        return Step(int(bar[1]), None, seconds, _float(found[1]) if found else None, kind="bar")
+    if ", skipped=" in text and (engine := _DEEPSPEED.search(text)):
+        return Step(int(engine[1]))
     if serves and (_READY.search(text) or _ANSWERED.search(text)):
         return Step(kind="serving")
     loss_at = _LOSS.search(text) if "oss" in text or "OSS" in text else None

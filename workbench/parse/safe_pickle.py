@@ -16,7 +16,7 @@ from typing import Any
 
 from workbench.errors import ParseError
 
-__all__ = ["Limits", "loads", "salvage"]
+__all__ = ["Cut", "Limits", "Machine", "loads", "salvage"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Limits:
     max_int_bytes: int = 256  # one integer; nothing in a dump needs more than eight
 
 
-class _Cut(ParseError):
+class Cut(ParseError):
     """The bytes end before the pickle does."""
 
 
@@ -69,7 +69,7 @@ def loads(raw: bytes, limits: Limits | None = None, *, file: str = "") -> Any:
     ParseError
         The pickle is cut, damaged, too large, refers to itself, or holds a class (which the message names).
     """
-    machine = _Machine(raw, limits or Limits(), file)
+    machine = Machine(raw, limits or Limits(), file)
     value = machine.run()
     machine.check(value)
     return value
@@ -90,11 +90,11 @@ def salvage(raw: bytes, limits: Limits | None = None, *, file: str = "") -> tupl
         The value (None when nothing was complete) and the error that stopped the reading, or None. A pickle with a class in it
         yields nothing: what is around a refused object is not to be trusted.
     """
-    machine = _Machine(raw, limits or Limits(), file)
+    machine = Machine(raw, limits or Limits(), file)
     try:
         value = machine.run()
         error: ParseError | None = None
-    except _Cut as cut:
+    except Cut as cut:
         value, error = machine.unwind(), cut
     except ParseError as refused:
         return None, refused
@@ -105,7 +105,7 @@ def salvage(raw: bytes, limits: Limits | None = None, *, file: str = "") -> tupl
     return value, error
 
 
-class _Machine:
+class Machine:
     """The stack machine: `stack` is what has been built since the last mark, `marks` the stacks below."""
 
     def __init__(self, raw: bytes, limits: Limits, file: str) -> None:
@@ -133,7 +133,7 @@ class _Machine:
     def take(self, size: int) -> bytes:
         end = self.pos + size
         if size < 0 or end > len(self.raw):
-            raise _Cut(f"the pickle is cut: it ends at byte {len(self.raw)}", file=self.file, hint="copy the dump again")
+            raise Cut(f"the pickle is cut: it ends at byte {len(self.raw)}", file=self.file, hint="copy the dump again")
         piece = self.raw[self.pos : end]
         self.pos = end
         return piece
@@ -141,7 +141,7 @@ class _Machine:
     def text_line(self) -> bytes:
         end = self.raw.find(b"\n", self.pos)
         if end < 0:
-            raise _Cut(f"the pickle is cut: it ends at byte {len(self.raw)}", file=self.file, hint="copy the dump again")
+            raise Cut(f"the pickle is cut: it ends at byte {len(self.raw)}", file=self.file, hint="copy the dump again")
         piece = self.raw[self.pos : end]
         self.pos = end + 1
         return piece
@@ -167,7 +167,7 @@ class _Machine:
             raise
         except (ValueError, TypeError, OverflowError, UnicodeError, struct.error, IndexError, KeyError) as bad:
             raise self.error(f"the pickle is damaged: {type(bad).__name__}") from bad
-        raise _Cut(f"the pickle is cut: it ends at byte {size}", file=self.file, hint="copy the dump again")
+        raise Cut(f"the pickle is cut: it ends at byte {size}", file=self.file, hint="copy the dump again")
 
     def refuse(self, code: int) -> ParseError:
         if code in (0x63, 0x69):  # GLOBAL, INST

@@ -20,6 +20,7 @@ from workbench.parse.text import clean, split_lines
 __all__ = ["ScanResult", "Scanner", "clean", "split_lines"]
 
 RANGE = 32 << 20  # bytes a thread takes at a time
+_FIRST = 16 << 10  # bytes between two samples of a stream, whose length nobody knows; twice as many when there are too many
 LONG = 192 << 20  # a file from which on numpy saves more than its import costs
 
 
@@ -29,7 +30,8 @@ class ScanResult:
     What a scan found.
 
     `lines` are the matched lines and their neighbours (which have no `hits`) in order; `counts` says how many lines each
-    signature matched, also those that `lines` leaves out; `cut` how many lines were too long to be kept whole.
+    signature matched, also those that `lines` leaves out; `cut` how many lines were too long to be kept whole. `marks` is an index:
+    (offset, lines before it), about one a megabyte; `samples` are lines from all over the text: (offset, begin of the line).
     """
 
     lines: list[Line] = field(default_factory=list)
@@ -41,6 +43,8 @@ class ScanResult:
     error: str = ""  # why reading ended early
     head: bytes = b""
     tail: bytes = b""
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    samples: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 class Scanner:
@@ -127,6 +131,7 @@ class Scanner:
         per_signature: int = 2000,
         head: int = 0,
         tail: int = 0,
+        samples: int = 0,
     ) -> ScanResult:
         """
         Scan a file (by path: with threads over byte ranges) or a stream, in bounded memory.
@@ -143,12 +148,15 @@ class Scanner:
             Lines kept of each signature; the rest is only counted.
         head, tail : int
             Bytes of the begin and the end of the text to hand back as they are.
+        samples : int
+            Lines to take from all over the text, at equal distances in bytes, whatever they say.
         """
         if isinstance(source, (str, os.PathLike)):
-            return self._scan_file(os.fspath(source), max(workers, 1), progress, per_signature, head, tail)
+            return self._scan_file(os.fspath(source), max(workers, 1), progress, per_signature, head, tail, samples)
         keeper = Keeper(self.ids, per_signature)
         part = Part(self._engine, source.readinto if hasattr(source, "readinto") else _reading(source), keeper, progress)
         part.keep_head, part.keep_tail = head, tail
+        part.every, part.most = (_FIRST, samples) if samples else (0, 0)
         part.run(0, None)
         result = self._merged([part], per_signature)
         result.head, result.tail = bytes(part.head), bytes(part.tail[-tail:] if tail else b"")
@@ -160,8 +168,11 @@ class Scanner:
             memory = self._local.memory = bytearray(BLOCK + AHEAD + BEHIND)
         return memory
 
-    def _scan_file(self, path: str, workers: int, progress: Progress | None, per: int, head: int, tail: int) -> ScanResult:
+    def _scan_file(
+        self, path: str, workers: int, progress: Progress | None, per: int, head: int, tail: int, samples: int
+    ) -> ScanResult:
         size = os.stat(path).st_size
+        every = max(size // (samples + 1), 1) if samples else 0
         if size >= LONG:
             use_numpy()
         starts = range(0, size, RANGE)
@@ -185,6 +196,8 @@ class Scanner:
                     keeper = first if stop < size else Keeper(self.ids, per)
                     part = Part(self._engine, stream.readinto, keeper, progress, memory)
                     part.torn = torn
+                    if every:
+                        part.every, part.next = every, max(-(-start // every), 1) * every
                     parts[at] = part
                     if begin < size:
                         stream.seek(begin)
@@ -211,6 +224,8 @@ class Scanner:
         totals: dict[int, int] = {}
         names: dict[tuple[str, ...], tuple[list[int], tuple[str, ...]]] = {}
         for part in parts:
+            result.marks += [(offset, lines + result.total_lines) for offset, lines in part.marks]
+            result.samples += part.samples
             for _, line in sorted(part.lines.items()):
                 line.no += result.total_lines
                 if line.hits:

@@ -13,12 +13,14 @@ from typing import Any
 from workbench.model import Line
 from workbench.parse.text import TEXT, clean
 
-__all__ = ["AHEAD", "BEHIND", "BLOCK", "TRACE", "Keeper", "Part", "Progress", "use_numpy"]
+__all__ = ["AHEAD", "BEHIND", "BLOCK", "SAMPLE", "TRACE", "Keeper", "Part", "Progress", "use_numpy"]
 
 BLOCK = 1 << 19  # 256 KiB to 4 MiB measure nearly alike; more than half of a core's cache is a little slower
 AHEAD = 64 << 10  # context after a hit, and the longest line that is kept whole
 BEHIND = 4 << 10  # context before a hit
 DETAIL = 32 << 20  # bytes of text of matched lines that are kept for one log
+SAMPLE = 240  # bytes of a sampled line that are kept: its stamp, its rank and its step stand there
+MARK = 1 << 20  # bytes between two entries of the index of lines
 FLOOR = 20  # lines of a signature kept even when DETAIL is used up
 PER_TOKEN = 4  # lines of a signature kept for one rank
 
@@ -115,6 +117,10 @@ class Part:
         self.keep_head = self.keep_tail = 0
         self.head = bytearray()
         self.tail = bytearray()
+        self.marks: list[tuple[int, int]] = []  # offset, line ends of this range before it: about one a megabyte
+        self.samples: list[tuple[int, bytes]] = []  # offset and begin of a line every `every` bytes, whatever is in it
+        self.every = self.next = 0
+        self.most = 0  # samples; then every second goes. 0: all are kept
 
     def run(self, begin: int, stop: int | None) -> None:
         """Scan from `begin` (where the reader stands) to the line that holds byte `stop - 1`, or to the end."""
@@ -158,6 +164,10 @@ class Part:
                     cut = limit
                     self.cut += not partial
             if cut > low:
+                if not partial and (not self.marks or base + low - self.marks[-1][0] >= MARK):
+                    self.marks.append((base + low, self.newlines))
+                if self.every and self.next < base + cut:
+                    self._sample(low, cut, filled, base)
                 self._block(view, low, cut, filled, base, partial)
                 if self.progress:
                     self.progress(cut - low)
@@ -171,6 +181,20 @@ class Part:
             view[:rest] = view[keep:filled]
             base += keep
             low, filled = cut - keep, rest
+
+    def _sample(self, low: int, cut: int, filled: int, base: int) -> None:
+        buffer = self.memory
+        while self.next < base + cut:
+            start = buffer.find(b"\n", max(self.next - base, low), cut) + 1
+            if not start or start >= cut:
+                self.next = base + cut  # no line begins in the rest of the block
+                return
+            end = buffer.find(b"\n", start, min(start + SAMPLE, filled))
+            self.samples.append((base + start, bytes(buffer[start : end if end >= 0 else min(start + SAMPLE, filled)])))
+            self.next = max(self.next, base + start) + self.every
+            if self.most and len(self.samples) > self.most:
+                del self.samples[1::2]
+                self.every *= 2
 
     def _block(self, view: memoryview, low: int, cut: int, filled: int, base: int, partial: bool) -> None:
         buffer = self.memory

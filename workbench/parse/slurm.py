@@ -29,6 +29,11 @@ __all__ = ["parse_slurm", "parse_slurm_json"]
 
 # 4711 | 4711_3 | 4711_[1-8] | 4711+0 | 4711.batch | 4711.0
 _JOB_ID = re.compile(r"^\d+(?:_(?:\d+|\[[^\]]*\]))?(?:\+\d+)?(?:\.[\w.+-]+)?$")
+# columns that are kept as they are, for who needs them
+_KEPT = (
+    *("ADMINCOMMENT", "COMMENT", "DERIVEDEXITCODE", "ELAPSED", "QOS", "PARTITION"),
+    *("ALLOCTRES", "SUBMIT", "TIME", "FAILEDNODE", "ACCOUNT", "CLUSTER"),
+)
 _MOST_JOINED = 200  # lines of one record: a comment may hold newlines, a torn file must not swallow the rest
 
 
@@ -234,22 +239,7 @@ def _job_row(row: Mapping[str, str], text: str, line: Line, parsed: Parsed, file
         source="sacct" if "EXITCODE" in row or "END" in row else "squeue",
         file=file,
     )
-    job.data = {
-        name.lower(): row[name]
-        for name in (
-            "ADMINCOMMENT",
-            "COMMENT",
-            "DERIVEDEXITCODE",
-            "ELAPSED",
-            "QOS",
-            "PARTITION",
-            "ALLOCTRES",
-            "SUBMIT",
-            "TIME",
-            "FAILEDNODE",
-        )
-        if row.get(name)
-    }
+    job.data = {name.lower(): row[name] for name in _KEPT if row.get(name)}
     job.data |= {"text": text, "line": line.no, "step": "." in (job.id or "")}
     parsed.jobs.append(job)
 

@@ -11,6 +11,7 @@ from workbench.catalog import signatures
 from workbench.model import Gpu, Line, Parsed, Placement, Problem
 from workbench.parse import dcgmi, pci_tools
 from workbench.parse.burn_in import read_burn_in
+from workbench.parse.devices import from_reading
 from workbench.parse.ids import pci, uuid
 from workbench.parse.imex_ctl import read_imex
 from workbench.parse.smi_doc import Document, Out, Row, documents, number
@@ -30,6 +31,8 @@ _PROCESS = re.compile(
 )
 # "Fri Oct 25 11:35:11 2024" | "Timestamp      : Wed Jun  7 19:32:16 2023"
 _DATE = re.compile(r"(?:Timestamp\s+: )?[A-Z][a-z]{2} ([A-Z][a-z]{2})\s+(\d{1,2}) (\d{2}):(\d{2}):(\d{2}) (\d{4})\s*$")
+# "2023/06/07 19:32:16.513", the timestamp of --query-gpu
+_SORTED_DATE = re.compile(r"(\d{4})/(\d{2})/(\d{2}) (\d{2}):(\d{2}):(\d{2})(?:\.\d+)?\s*$")
 _CODES = {"unknown error": 999, "gpu is lost": 15, "gpu requires reset": 16}
 
 
@@ -56,14 +59,22 @@ def _failure(doc: Document, at: int, out: Out) -> int:
     return at + 1
 
 
+def _captured(text: str) -> float | None:
+    """Return when a snapshot was taken: nvidia-smi prints the node's local time without its zone, too weak to stamp events with."""
+    if date := _DATE.match(text):
+        parts = (int(date[6]), MONTHS.get(date[1], 1), int(date[2]), int(date[3]), int(date[4]), int(date[5]))
+    elif date := _SORTED_DATE.match(text):
+        parts = (int(date[1]), int(date[2]), int(date[3]), int(date[4]), int(date[5]), int(date[6]))
+    else:
+        return None
+    return float(calendar.timegm((*parts, 0, 0, 0)))
+
+
 def _context(doc: Document, at: int, out: Out) -> int:
     """Take versions, the time of the snapshot and NVML's own version from lines that are no event."""
     text = doc.rows[at].text
-    if date := _DATE.match(text):
-        month = MONTHS.get(date[1], 1)
-        # nvidia-smi prints the node's local time without its zone: a fact about the document, too weak to stamp events with
-        parts = (int(date[6]), month, int(date[2]), int(date[3]), int(date[4]), int(date[5]))
-        out.parsed.facts.setdefault("captured", float(calendar.timegm((*parts, 0, 0, 0))))
+    if (captured := _captured(text)) is not None:
+        out.parsed.facts.setdefault("captured", captured)
     elif found := re.match(r"NVRM version: NVIDIA UNIX .*?Kernel Module\s+(?:for \S+\s+)?([\d.]+)", text):
         out.parsed.facts["module"] = found[1]
     elif found := re.match(r"NVML library version: ([\d.]+)", text.strip()):
@@ -169,6 +180,9 @@ def _readings(
             if attached is not None:
                 out.parsed.facts.setdefault("attached", int(attached))
             for reading in readings:
+                from_reading(reading, out)
+                if (captured := _captured(reading.value("timestamp") or "")) is not None:
+                    out.parsed.facts.setdefault("captured", captured)
                 for fact, pattern in (("driver", "driver_version"), ("cuda", "cuda_version")):
                     if value := reading.value(pattern):
                         out.parsed.facts.setdefault(fact, value)
@@ -249,7 +263,8 @@ def parse_smi(lines: Sequence[Line], *, file: str, node: str | None = None) -> P
     Parsed
         Events (source ``smi``; without a time, since a snapshot says what is, not since when), placements of processes, problems,
         and facts: ``gpus``, ``driver``, ``cuda``, ``captured`` (epoch seconds of the snapshot, its zone taken as UTC),
-        ``smi`` (state of each GPU in the table), ``has_kernel_lines`` when kernel lines were left to the kernel parser.
+        ``smi`` (state of each GPU in the table), ``devices`` (serial numbers and the like), ``has_kernel_lines`` when kernel
+        lines were left to the kernel parser.
     """
     parsed = Parsed()
     docs, kernel = documents(lines, node)

@@ -78,7 +78,8 @@ def _key(text: str) -> str:
 
 
 def _identify(reading: Reading, out: Out) -> None:
-    index = reading.value(r"index")
+    own = reading.cells.get("index")  # a MIG device's index stands deeper
+    index = own.value if own else None
     address = reading.gpu.pci if reading.gpu else None
     found = Gpu(
         index=int(index) if index and index.isdigit() and len(index) < 4 else None,

@@ -185,6 +185,9 @@ def _fabric(reading: Reading, out: Out) -> None:
     for key, found in reading.find(r"fabric/(?:health/)?(?:bandwidth|route_unhealthy|access_timeout_recovery|summary)"):
         if re.match(r"degraded|true|yes|unhealthy|limited", found.value, re.I):
             out.event("smi-fabric-health", found.row, gpu, key=key, what=key.split("/")[-1], value=found.value)
+    for key, found in reading.find(r"fabric/(?:health/)?incorrect_configuration"):
+        if not re.match(r"none|n/a|not[ _]supported|unknown|\[|$", found.value, re.I):
+            out.event("smi-fabric-health", found.row, gpu, key=key, what=key.split("/")[-1], value=found.value)
 
 
 def judge(readings: Sequence[Reading], out: Out) -> None:

@@ -15,7 +15,8 @@ __all__ = ["sxid_event", "xid_event"]
 # NVRM: Xid (PCI:0000:3b:00): 31, pid=4123, name=python, Ch 00000008, intr 00000000. MMU Fault: …
 # NVRM: Xid (0000:03:00): 13, … | NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, … | NVRM: Xid (PCI:0000:c5:00: 145, …
 _XID = re.compile(
-    r"(?<![SA-Za-z])Xid\s*\(?\s*(?:PCI:\s*)?(?P<pci>[0-9a-fA-F]{2,8}:[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2})?(?:\.[0-7])?)"
+    r"(?<![SA-Za-z])Xid\s*\(?\s*(?:PCI:\s*)?(?P<pci>[0-9a-fA-F]{2,8}:[0-9a-fA-F]{2}(?::[0-9a-fA-F]{2})?(?:\.[0-7])?"
+    r"|(?<=PCI:)(?:\.{2,3}|\u2026|<[\w :.-]{1,20}>|[xX*?]{2,8}(?::[xX*?]{2}){1,2}(?:\.[0-7xX*?])?))"  # blacked out
     r"(?:\s+GPU-I:\s*(?P<instance>[0-9a-fA-F]+))?\s*\)?\s*:\s*(?P<code>\d{1,3})(?!\d)\s*(?:[,.;]\s*(?P<detail>.*))?",
     re.DOTALL,
 )
@@ -179,7 +180,7 @@ def xid_event(text: str) -> Event | None:
     address = found["pci"]
     gpu = ids.pci(address) or ids.pci(f"{address}:00")
     detail = " ".join((found["detail"] or "").split())
-    event = Event(f"xid-{code}", "kernel", gpu=Gpu(pci=gpu), code=code)
+    event = Event(f"xid-{code}", "kernel", gpu=Gpu(pci=gpu) if gpu else None, code=code)
     if instance := found.groupdict().get("instance"):
         event.data["mig"] = instance.lstrip("0") or "0"
         event.data["gpu_instance"] = f"GPU-I:{instance}"

@@ -24,41 +24,52 @@ from workbench.triage.timeline import (
 )
 from workbench.triage.windows import Windows
 
-__all__ = ["build_context"]
+__all__ = ["build_context", "correct_events", "homes", "place_context"]
 
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
 def build_context(incident: Evidence, windows: Windows | None = None) -> Context:
     """Return the context of an incident: names unified, clocks corrected, placement and the job's life line established."""
+    context = place_context(incident, windows)
+    context.events = coalesce(context, correct_events(context, incident.records))
+    find_failure(context)
+    derive(context)
+    return context
+
+
+def place_context(incident: Evidence, windows: Windows | None = None) -> Context:
+    """Return a context that knows names, placement, progress and clocks, but no events yet: what costs little of a large incident."""
     context = Context(incident, windows or Windows(), signatures())
     unify_names(context)
     find_job_pods(context)
     place_ranks(context)
     read_progress(context)
     find_job_zone(context)
-    estimate_skew(context)
-    events = normalise(context, incident.records)
+    estimate_skew(context, homes)
+    return context
+
+
+def correct_events(context: Context, records: Iterable[Event]) -> list[Event]:
+    """Return copies of events under canonical names, with times of the common clock."""
+    events = normalise(context, records)
     anchor_uptimes(context, events)
     correct_local_time(context, events)
     bound_times(events)
-    context.events = coalesce(context, events)
-    find_failure(context)
-    derive(context)
-    return context
+    return events
 
 
 def normalise(context: Context, records: Iterable[Event]) -> list[Event]:
     """Give every event the canonical node, the GPU's whole identity, the rank where it can be known, and the common clock."""
     events = []
-    homes = _homes(context)
+    home_of = homes(context)
     named = {context.node(document.node) for document in context.incident.documents if document.node} | context.job_nodes
     named |= {context.node(record.node) for record in context.incident.records if record.node}
     named.discard(None)
     context.sole_node = next(iter(named)) if len(named) == 1 else None
     for record in records:
         event = record.copy(dict(record.data))
-        event.node = context.node(event.node) or homes.get(event.file)
+        event.node = context.node(event.node) or home_of.get(event.file)
         if event.node is None and event.source in JOB_SOURCES and "[pod/" in event.text:
             pod = re.match(r"\[pod/([\w.-]+)", event.text)
             event.node = context.pod_node.get(pod[1]) if pod else None
@@ -98,9 +109,9 @@ def normalise(context: Context, records: Iterable[Event]) -> list[Event]:
     return events
 
 
-def _homes(context: Context) -> dict[str, str]:
+def homes(context: Context) -> dict[str, str]:
     """Return, by document, the node that a job log was written on: its pod's, or the only node that its lines place ranks on."""
-    homes: dict[str, str] = {}
+    found: dict[str, str] = {}
     placed: dict[str, set[str]] = defaultdict(set)
     for placement in context.incident.placement_records:
         node = context.node(placement.node) or context.node(placement.pod)
@@ -112,12 +123,12 @@ def _homes(context: Context) -> dict[str, str]:
         name = re.split(r"[/!]", document.name)[-1]
         pod = _pod_in(context, name)
         if pod is not None:
-            homes[document.name] = context.node(context.pod_node[pod]) or context.pod_node[pod]
+            found[document.name] = context.node(context.pod_node[pod]) or context.pod_node[pod]
         elif document.node:
-            homes[document.name] = context.node(document.node) or document.node
+            found[document.name] = context.node(document.node) or document.node
         elif len(placed.get(document.name, ())) == 1 and len(context.job_nodes) > 1:
-            homes[document.name] = next(iter(placed[document.name]))
-    return homes
+            found[document.name] = next(iter(placed[document.name]))
+    return found
 
 
 _MANY_PODS = 512

@@ -5,6 +5,7 @@ Turn the facts of an incident into one context object that rules may ask: who ra
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from workbench.catalog import Signature, Signatures
@@ -159,6 +160,7 @@ class Context:
         return sorted(rank for rank, name in self.rank_node.items() if name == node)
 
 
+@lru_cache(maxsize=65_536)
 def slot(address: str) -> str:
     """Return a PCI address without its function: sources disagree about the function of a GPU, never about its slot."""
     return (canonical_pci(address) or address).rsplit(".", 1)[0]

@@ -209,7 +209,17 @@ def _culprit(context: Context, hypothesis: Hypothesis, groups: list[Group], lead
 
 
 def _only_rank(context: Context, hypothesis: Hypothesis) -> int | None:
-    """Return the one rank of the node whose CUDA call failed, or that its agent saw die, within a minute of the GPU's fault."""
+    """
+    Return the one rank of the node whose CUDA call failed, or that its agent saw die, within a minute of the GPU's fault.
+
+    Not one that ran on another GPU, as far as the indices tell; of a GPU that only its index names, the rank on that index.
+    """
+    own = hypothesis.gpu.index if hypothesis.gpu is not None else None
+    indices = {rank: gpu.index for rank, gpu in context.rank_gpu.items() if context.rank_node.get(rank) == hypothesis.node}
+    if own is not None and hypothesis.gpu is not None and not hypothesis.gpu.pci and not hypothesis.gpu.uuid:
+        there = [rank for rank, index in indices.items() if index == own]
+        if len(there) == 1:
+            return there[0]
     for prefixes in (("cuda-", "nvml-"), ("elastic-exit", "torchelastic-root-cause", "exit-sig")):
         ranks = {
             event.rank
@@ -219,6 +229,8 @@ def _only_rank(context: Context, hypothesis: Hypothesis) -> int | None:
             and event.signature.startswith(prefixes)
             and (event.time is None or hypothesis.time is None or abs(event.time - hypothesis.time) <= 60.0)
         }
+        if own is not None:
+            ranks = {rank for rank in ranks if indices.get(rank) in (None, own)}
         if len(ranks) == 1:
             return next(iter(ranks))
     return None

@@ -58,10 +58,24 @@ def unify_names(context: Context) -> None:
             context.alias[short] = context.alias[name] = better
         else:
             context.alias.setdefault(short, name)
+    _name_localhost(context)
     for pod, node in context.pod_node.items():
         context.alias[pod] = context.alias.get(node, node)
     for address, node in addresses_of([document.facts for document in incident.documents], incident.series, names).items():
         context.alias.setdefault(address, context.alias.get(node, node))
+
+
+_NOWHERE = ("localhost", "localhost.localdomain")
+
+
+def _name_localhost(context: Context) -> None:
+    """A launcher that calls its machine ``localhost`` (``torchrun --standalone``) means the one machine that other sources name."""
+    own = {context.alias.get(document.node, document.node) for document in context.incident.documents if document.node}
+    own -= {*_NOWHERE, None}
+    if len(own) == 1:
+        for name in _NOWHERE:
+            if name in context.alias:
+                context.alias[name] = str(next(iter(own)))
 
 
 def find_job_pods(context: Context) -> None:

@@ -49,7 +49,13 @@ def summarise(context: Context, verdict: Verdict) -> str:
     if verdict.cls == "unknown":
         if not context.incident.documents:
             return "Nothing could be read, so nothing can be said."
-        return "The job failed and the evidence does not decide why" + (f"; it began at {where}" if where else "") + "."
+        began = "The job failed and the evidence" if context.has_job else "The evidence shows no job that failed, and"
+        return (
+            began
+            + (" does not decide why" if context.has_job else " does not decide what is wrong")
+            + (f"; it began at {where}" if where else "")
+            + "."
+        )
     what = _what(context, verdict).rstrip(".")
     victims = (
         f"; {len(verdict.victim_records)} other ranks only lost it"

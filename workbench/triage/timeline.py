@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
 
@@ -135,7 +136,7 @@ def anchor_uptimes(context: Context, events: list[Event]) -> None:
             event.data["time_from"] = "boot"
 
 
-def estimate_skew(context: Context) -> None:
+def estimate_skew(context: Context, homes: Callable[[Context], dict[str, str]]) -> None:
     """
     Estimate how far each node's clock is ahead, from steps that all ranks finish together.
 
@@ -147,7 +148,8 @@ def estimate_skew(context: Context) -> None:
         node = context.rank_node.get(rank) if rank is not None else None
         if node is not None and step is not None:
             by_step[step][node].append(time)
-    if not by_step:
+    if not by_step or all(len(nodes) < 2 for nodes in by_step.values()):
+        _skew_by_ends(context, homes)
         return
     offsets: dict[str, list[float]] = defaultdict(list)
     for nodes in by_step.values():
@@ -162,6 +164,41 @@ def estimate_skew(context: Context) -> None:
         spread = median(abs(value - ahead) for value in values)
         if len(values) >= 3 and abs(ahead) > 2.0 and spread < abs(ahead) / 4:
             context.skew[node] = round(ahead, 3)
+
+
+_ENDS_AGREE = 20.0  # seconds within which a node's first and last lines must be off alike
+
+
+def _skew_by_ends(context: Context, homes: Callable[[Context], dict[str, str]]) -> None:
+    """
+    Without steps that several nodes tell: a node whose ranks begin and end earlier (or later) than all others by the same time.
+
+    Ranks of one job come up together (nothing begins before all have joined) and end together when one fails; a node that only
+    starts late, or only ends early, is off at one end.
+    """
+    ends: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for rank, row in context.rank_last.items():
+        node = context.rank_node.get(rank)
+        if node is not None and row.get("first_time") and row.get("last_time"):
+            ends[node][0].append(row["first_time"])
+            ends[node][1].append(row["last_time"])
+    if len(ends) < 3 or not context.progress:
+        return  # without a step, one that joins late may also give up late: its time-out is as long as the others'
+    written = homes(context)
+    for record in context.incident.records:
+        if record.source in JOB_SOURCES and record.time is not None and not record.data.get("time_from"):
+            node = context.node(record.node) or written.get(record.file)
+            if node in ends:
+                ends[node][1].append(record.time)
+    first = {node: median(times[0]) for node, times in ends.items()}
+    last = {node: max(times[1]) for node, times in ends.items()}
+    for node in ends:
+        others = [other for other in ends if other != node]
+        begin = first[node] - median(first[other] for other in others)
+        end = last[node] - median(last[other] for other in others)
+        spread = max(max(side[other] for other in others) - min(side[other] for other in others) for side in (first, last))
+        if abs(begin) > 3 * _ENDS_AGREE and abs(begin - end) < _ENDS_AGREE and spread < abs(begin) / 4:
+            context.skew[node] = round(begin, 3)
 
 
 def find_failure(context: Context) -> None:

@@ -18,7 +18,7 @@ from workbench.triage.summary import next_steps, summarise
 from workbench.triage.victims import find_victims
 from workbench.triage.windows import Windows
 
-__all__ = ["judge"]
+__all__ = ["decide", "judge"]
 
 
 def judge(incident: Evidence, windows: Windows | None = None) -> Verdict:
@@ -37,7 +37,11 @@ def judge(incident: Evidence, windows: Windows | None = None) -> Verdict:
     Verdict
         `unknown` when the evidence does not decide, `none` when nothing failed; never raises for want of evidence.
     """
-    context = build_context(incident, windows)
+    return decide(build_context(incident, windows))
+
+
+def decide(context: Context) -> Verdict:
+    """Return the verdict on what a context knows; sets the roles of its events."""
     groups = build_groups(context, context.events)
     outcome = apply_rules(context, groups)
     ordered = rank_hypotheses(context, [*form_hypotheses(context, outcome.groups), *outcome.hypotheses])

@@ -29,6 +29,7 @@ def consequences(context: Context, outcome: Outcome) -> None:
 
     Each row of the table says which signatures explain which, how near they must be, and for how long afterwards.
     """
+    met: dict[int, set[int]] = {}
     for causes, effects, where, within, why in _rows():
         sure = [group for group in outcome.alive(*causes) if group.score >= _SURE]
         if not sure:
@@ -37,8 +38,14 @@ def consequences(context: Context, outcome: Outcome) -> None:
             cause = next((group for group in sure if group is not effect and _near(group, effect, where, within)), None)
             if cause is not None:
                 effect.lower(_LEFT, f"{why} ({cause.signature})")
+                if effect.rank is not None and effect.node == cause.node:
+                    met.setdefault(id(cause), set()).add(effect.rank)
                 for event in effect.events:
                     event.data["supports"] = cause.signature
+    for group in outcome.alive():
+        ranks = met.get(id(group), set())
+        if group.rank is None and group.gpu is None and len(ranks) == 1 and not group.whole_node:
+            group.rank = next(iter(ranks))  # the one rank that ran into what failed on its node
 
 
 def _near(cause: Group, effect: Group, where: str, within: float) -> bool:

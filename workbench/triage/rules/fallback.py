@@ -11,6 +11,7 @@ __all__ = ["succeeded", "symptoms"]
 
 
 _PURPOSE = ("platform/preemption", "user/stopped", "user/numerics")  # what a job may well outlive and yet is the news of its log
+_ENDED = ("platform/preemption", "user/stopped")  # somebody sent a signal
 _STILL = ("RUNNING", "PENDING", "COMPLETING", "CONFIGURING", "SUSPENDED", "RESIZING", "CREATED", "STARTING")
 _WELL = ("COMPLETE", "SUCCEEDED", "SUCCESSCRITERIAMET")  # Slurm, and the conditions of a Job, a JobSet and Kubeflow's kinds
 _FEW = 2  # steps after an error that show the job went on: a progress bar repaints once while a process dies
@@ -115,7 +116,8 @@ def _of_another(group: Group, ended: list[JobRecord]) -> bool:
 
 
 _DEATH = ("elastic-exit", "exit-", "slurm-task", "torchelastic-root-cause", "torchelastic-failure", "elastic-failure")
-_SIGNALS = ({-9, -11, -7, -4, 137, 139, 135, 132}, {-15, 143}, None)  # what says most of a death first; None: any code
+# what says most of a death first: signals that a launcher does not send to the survivors (kill, crash, a limit); None: any code
+_SIGNALS = ({sign for number in (9, 11, 7, 4, 8, 5, 24, 25, 31) for sign in (-number, 128 + number)}, {-15, 143}, None)
 
 
 def symptoms(context: Context, outcome: Outcome) -> None:
@@ -131,9 +133,11 @@ def symptoms(context: Context, outcome: Outcome) -> None:
             continue
         if context.cls(event) in ("unknown", "none") or context.weight(event) < 0.35:
             continue
+        cls = context.cls(event)
+        if cls in _ENDED and event.source in JOB_SOURCES and _after_a_failure(context, outcome, event):
+            continue  # the launcher ends the other agents when one has failed
         if best is None or context.weight(event) > context.weight(best):
             best = event
-        cls = context.cls(event)
         known = any(group.cls == cls and group.score >= 0.35 for group in outcome.alive() if group.signature != event.signature)
         if context.weight(event) >= 0.4 and _in_time(context, event) and not known:
             group = outcome.add(
@@ -176,6 +180,18 @@ def symptoms(context: Context, outcome: Outcome) -> None:
         outcome.fallback.remediation = context.row(best).remediation or None
     if not context.has_job and death is None and not any(event.signature == "k8s-exit" for event in context.events):
         _no_job(context, outcome.fallback)
+
+
+def _after_a_failure(context: Context, outcome: Outcome, event: Event) -> bool:
+    """Tell whether a rank had failed by a cause of its own clearly before."""
+    return event.time is not None and any(
+        group.first is not None
+        and group.first < (event.time or 0.0) - context.windows.same_instant
+        and group.score >= 0.35
+        and group.source in JOB_SOURCES
+        and group.cls not in (*_ENDED, "unknown", "none")
+        for group in outcome.alive()
+    )
 
 
 def _in_time(context: Context, event: Event) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
 from workbench.model import Event
@@ -9,10 +10,21 @@ from workbench.triage.context import Context, life_of, slot
 from workbench.triage.groups import Group
 from workbench.triage.rules.outcome import Outcome
 
-__all__ = ["driver_hang_tasks", "pcie_floods", "remap_without_harm", "repeated_faults", "strangers", "supports", "whole_node"]
+__all__ = [
+    "driver_hang_tasks",
+    "pcie_floods",
+    "of_other_processes",
+    "remap_without_harm",
+    "repeated_faults",
+    "strangers",
+    "supports",
+    "whole_node",
+]
 
 # what a program does to itself: no corrected error on a link makes it
 _OF_ITSELF = ("user/gpu-oom", "user/host-oom", "user/exception", "user/config", "user/collective-mismatch")
+# Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Illegal Instruction Encoding
+_UNIT = re.compile(r"\((GPC \d+, TPC \d+), SM \d+\)")
 _FLOOD = 20  # corrected errors in the job's window that are more than weather (single ones occur on healthy machines)
 
 
@@ -25,7 +37,8 @@ def repeated_faults(context: Context, outcome: Outcome) -> None:
     Xid 13 and 31 are the program's fault, unless the same GPU repeats them across jobs.
 
     NVIDIA's own test is repetition on the same GPU (or GPC/TPC/SM) by different processes while others stay clean; several
-    GPUs faulting within seconds share the code, not a defect.
+    GPUs faulting within seconds share the code, not a defect. A program that is started again in place gives the same rank the
+    same data: its repetition tells of the GPU only where program, rank or the faulting unit say that it is not the data.
     """
     faults: dict[tuple[str | None, str | None], list[Event]] = defaultdict(list)
     for event in context.events:
@@ -45,7 +58,8 @@ def repeated_faults(context: Context, outcome: Outcome) -> None:
             group.notes.append(
                 f"{', '.join(sorted(map(str, names)))} all fault on this GPU, and no job's log tells whose fault it is"
             )
-        if len(gpus_now) == 1 and len(programs) >= 3 and len(days) >= 3 and not others:
+        elsewise = len(names) >= 2 or len({event.rank for event in faults[key]} - {None}) >= 2 or _one_unit(faults[key])
+        if len(gpus_now) == 1 and len(programs) >= 3 and len(days) >= 3 and not others and elsewise:
             for event in group.events:
                 event.data["at_fault"] = "gpu"
             outcome.add(
@@ -60,9 +74,27 @@ def repeated_faults(context: Context, outcome: Outcome) -> None:
                 note=f"{len(programs)} programs faulted on this GPU alone at {len(days)} times",
             )
             group.dismiss("the same GPU repeats it across programs and no other does: the GPU, not the code")
+            _said_by_cuda(context, outcome, group, faults[key])
         else:
             for event in group.events:
                 event.data["at_fault"] = "job" if len(gpus_now) > 1 else "rank"
+
+
+def _one_unit(faults: list[Event]) -> bool:
+    """Tell whether every fault that names a unit of the GPU names the same one (Xid 13 does, in its line of the warp)."""
+    units = [found[1] for event in faults if (found := _UNIT.search(event.text))]
+    return len(units) >= 3 and len(set(units)) == 1
+
+
+def _said_by_cuda(context: Context, outcome: Outcome, group: Group, faults: list[Event]) -> None:
+    """CUDA's own report of those faults, on that node and in those seconds, is of the GPU as well: it cannot know whose fault they are."""
+    times = [event.time for event in faults if event.time is not None]
+    for other in outcome.alive("cuda-", "nccl-cuda"):
+        near = other.first is None or any(abs(other.first - time) <= context.windows.xid_after for time in times)
+        if other.cls == "user/illegal-memory-access" and other.node == group.node and near:
+            other.cls, other.gpu = "hardware/gpu-other", group.gpu
+            for event in other.events:
+                event.data["at_fault"], event.data["supports"] = "gpu", group.signature
 
 
 def remap_without_harm(context: Context, outcome: Outcome) -> None:
@@ -148,6 +180,50 @@ def strangers(context: Context, outcome: Outcome) -> None:
             and all(one.node != group.node for one in own)
         ):
             group.lower(0.25, f"nothing of the job names {group.node}, and {own[0].node} failed of its own program")
+
+
+# what a process makes of a fault of its GPU, in whatever layer it meets it, or how it dies of one
+_OF_THE_GPU = ("cuda-", "cublas-", "cudnn-", "cufft-", "cusolver-", "nvml-", "nccl-cuda", "nccl-unhandled-cuda", "jax-", "xla-")
+_KILLED = (-4, -6, -7, -9, -11, 132, 134, 135, 137, 139)
+
+
+def of_other_processes(context: Context, outcome: Outcome) -> None:
+    """
+    An error that ends one process on one GPU (Xid 94, 13, 31) is not what ended a job that met no error of a GPU.
+
+    The process it hits gets a CUDA error or dies; a job on that node whose ranks say nothing of either, and that has an error of its
+    own logic, shares the node with whoever it hit.
+    """
+    for group in outcome.alive("xid-94", "xid-63", "xid-13", "xid-31"):
+        own = [
+            other
+            for other in outcome.alive("python-", "py-")
+            if other.cls in _OF_ITSELF
+            and other.score >= 0.5
+            and other.node == group.node
+            and _named(other)
+            and other.rank is not None
+        ]
+        if group.source != "kernel" or not own:
+            continue
+        if any(
+            event.node in (None, group.node)
+            and (
+                event.signature.startswith(_OF_THE_GPU)
+                or "CUDA" in event.text
+                or (event.source in ("launcher", "torchelastic") and event.code in _KILLED)
+            )
+            for event in context.events
+            if event.source != "kernel"
+        ):
+            continue
+        group.lower(0.3, f"no process of the job met an error of a GPU, and rank {own[0].rank} failed of its own program")
+
+
+def _named(group: Group) -> bool:
+    """Tell whether the exception's type says that it is the program's own; a RuntimeError may pass any other error on."""
+    names = {str(event.data.get("exception") or "").rsplit(".", 1)[-1] for event in group.events}
+    return bool(names - {"", "RuntimeError", "Exception", "SystemError", "OSError"})
 
 
 def _last_occasion(context: Context, events: list[Event]) -> list[Event]:

@@ -10,12 +10,23 @@ from workbench.triage.context import Context
 from workbench.triage.groups import Group
 from workbench.triage.rules.outcome import Outcome
 
-__all__ = ["different_work", "ended_on_purpose", "fingerprints", "hangs", "missing_members", "waiting_for_a_peer"]
+__all__ = [
+    "different_work",
+    "ended_on_purpose",
+    "fingerprints",
+    "hangs",
+    "launchers_wait",
+    "missing_members",
+    "waiting_for_a_peer",
+]
 
 # Detected mismatch between collectives on ranks. Rank 1 is running collective: …, but Rank 4 is running collective: …
 _PAIR = re.compile(r"Rank (\d+) is running collective.*?but Rank (\d+) is running collective", re.DOTALL)
 # wait timeout after 15000ms, keys: /default_pg/0//cpu//0/3   (the last number is the member that has not come)
 _MEMBER = re.compile(r"keys: \S*?/(\d+)[,\s]*$")
+# Rank 3 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs
+# [Rank 0]: Rank 2 failed to pass monitoredBarrier in 60000 ms      [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in …
+_ABSENT = re.compile(r"while waiting for send/recv from rank (\d+)|\bRanks? (\d+(?:, \d+)*) failed to pass monitoredBarrier")
 _PURPOSE = ("platform/preemption", "user/stopped")
 
 
@@ -66,6 +77,26 @@ def waiting_for_a_peer(context: Context, outcome: Outcome) -> None:
         group.notes.append("the other ranks waited for it in the rendezvous")
 
 
+def launchers_wait(context: Context, outcome: Outcome) -> None:
+    """
+    Once an agent has reported how its ranks failed, what stands still is the launcher: it waits for agents of nodes that do not answer.
+
+    Then neither the silence that the supervisor noticed nor the stack of a process that is no rank tells of a hang of the program.
+    """
+    notices = [event for event in context.events if event.signature == "run-hang" and event.time is not None]
+    if not notices:
+        return
+    since = min(event.time or 0.0 for event in notices)
+    failed = [event for event in context.events if event.signature == "elastic-failure" and (event.time or since) < since]
+    if not failed or (context.stop is not None and context.stop > max(event.time or 0.0 for event in failed)):
+        return
+    for event in notices:
+        event.role = "context"
+    for group in outcome.alive("stack-"):
+        if group.rank is None and all(event.rank is None for event in group.events):
+            group.dismiss("it is a process without a rank that waits for the others, after the ranks had failed")
+
+
 def hangs(context: Context, outcome: Outcome) -> None:
     """
     A collective time-out is reported by the healthy ranks; the one that is behind, silent, or idle while the others spin is where it
@@ -94,6 +125,12 @@ def hangs(context: Context, outcome: Outcome) -> None:
         if weight and event.rank is not None:
             suspects[event.rank] += weight
             evidence.setdefault(event.rank, []).append(event)
+    for event in (event for event in timeouts if event.signature == "c10d-monitored-barrier"):
+        if found := _ABSENT.search(event.text):
+            for rank in {int(number) for number in re.findall(r"\d+", found[1] or found[2])}:
+                suspects[rank] += 3
+                evidence.setdefault(rank, []).append(event)
+                event.data["promoted"] = True
     if not suspects:
         return
     (rank, votes), *rest = suspects.most_common(2)
@@ -112,6 +149,13 @@ def hangs(context: Context, outcome: Outcome) -> None:
     for group in explained:
         group.notes.append(f"rank {rank}, which never entered the collective, is the one it happened to")
         group.weight = min(0.97, group.weight + 0.1)
+        if (
+            group.rank is None
+            and group.gpu is not None
+            and not group.whole_node
+            and context.rank_on(group.node, group.gpu) is None
+        ):
+            group.rank = rank  # nothing else tells which rank ran on that GPU
     mismatch = any(group.cls == "user/collective-mismatch" and group.score >= 0.5 for group in outcome.alive())
     if not explained and not mismatch:
         lines = sorted(evidence[rank], key=lambda e: ({"stack-odd-one-out": 0}.get(e.signature, 1), e.order))

@@ -10,7 +10,7 @@ from workbench.triage.context import Context, life_of
 from workbench.triage.groups import Group
 from workbench.triage.rules.outcome import Outcome
 
-__all__ = ["link_flaps", "named_port", "odd_interface"]
+__all__ = ["full_connection_table", "link_flaps", "named_port", "odd_interface"]
 
 # igb 0000:e1:00.0 eno1: igb: eno1 NIC Link is Down | e1000e …: eth0 NIC Link is Down | tg3 0000:02:00.0 eno1: Link is down
 _MANAGEMENT = re.compile(r"\b(?:igb|igc|e1000e?|tg3|r8169|cdc_ether|usbnet|rndis_host|atlantic)\b")
@@ -126,3 +126,35 @@ def odd_interface(context: Context, outcome: Outcome) -> None:
             node=odd[0],
             note=f"{odd[0]} took {by_node[odd[0]].most_common(1)[0][0]}, all others {usual[0]}",
         )
+
+
+_DROPS = 3  # bursts that are more than one busy moment (the kernel prints at most a few lines each five seconds)
+
+
+def full_connection_table(context: Context, outcome: Outcome) -> None:
+    """
+    A node that drops packets for want of room in its connection table takes no new connections: who cannot reach it cannot for that.
+
+    One burst on a busy node harms nobody; repeated ones in the minutes in which the job's connections time out do.
+    """
+    waits = [event for event in context.events if event.signature in ("nccl-connect-unreachable", "store-connect-timeout")]
+    ends = [event.time for event in waits if event.time is not None]
+    if not waits or context.progress:
+        return
+    by_node: dict[str | None, list[Event]] = defaultdict(list)
+    for event in context.events:
+        if event.signature != "conntrack-full" or context.in_job(event.node) is False:
+            continue
+        if event.time is None or not ends or min(ends) - 1800.0 <= (event.last or event.time) <= max(ends) + 60.0:
+            by_node[event.node].append(event)
+    for node, events in by_node.items():
+        if sum(event.count for event in events) >= _DROPS:
+            outcome.add(
+                context,
+                "conntrack-full",
+                "platform/network",
+                0.75,
+                events,
+                node=node,
+                note=f"{node} dropped connections while the job's could not be made",
+            )
