@@ -1,7 +1,7 @@
 """
 Turn generated evidence into ratios of speed: ours against named peers, both measured in this run on this machine.
 
-    python benchmarks/bench.py [--quick | --full] [--only NAME ...] [--runs N] [--json FILE]
+    python benchmarks/bench.py [--quick | --full] [--only NAME ...] [--browser] [--runs N] [--json FILE]
 
 A ratio holds on any machine, seconds do not. Equal results are a gate: where ours and the peer count differently the row fails,
 however fast it is. Exit code 1 when a gate fails; a missed target is shown, not punished (a busy machine would decide).
@@ -283,6 +283,18 @@ def on_a_cluster(bench: Bench) -> None:
         bench.add(Row(**asdict(row)))
 
 
+def fleet_ledger(bench: Bench) -> None:
+    """The fleet's account: jobs taken in against a plain SQLite insert, jobs by cause and week against a scan by duckdb."""
+    from benchmarks import ledger
+
+    if bench.big >= 2 << 30:
+        rows = ledger.compare(10_000_000, 10_000_000, 1)
+    else:  # a scan of fewer jobs than a million costs less than the ledger's answer, which costs the same for any number
+        rows = ledger.compare(1_000_000, 50_000 if bench.runs < 3 else 1_000_000, 3 if bench.runs < 3 else 2)
+    for row in rows:
+        bench.add(Row(**asdict(row)))
+
+
 def cli_start(bench: Bench) -> None:
     """``workbench --help`` against an interpreter that does nothing, in CPU."""
     ours, peer = bench.race([sys.executable, "-m", "workbench", "--help"], [sys.executable, "-c", "pass"])
@@ -302,6 +314,38 @@ def node_check(bench: Bench) -> None:
     limits = f"{checks.LIMIT_MIB:.0f} MiB, {checks.LIMIT_CPU:.0f} s CPU"
     share = max(ours.all / checks.LIMIT_MIB, ours.cpu / checks.LIMIT_CPU)
     bench.add(Row("node-check", share, 1.0, False, ours.text, limits, checks.unread(ours.out), "one run a minute, 8 GPUs"))
+
+
+def supervised(bench: Bench) -> None:
+    """A job under ``workbench run`` beside the bare command: until it starts, while it trains, and for what it prints."""
+    from benchmarks import run
+
+    for row in run.compare(quick=bench.runs < 3):
+        bench.add(Row(**asdict(row)))
+
+
+def heat_map(bench: Bench) -> None:
+    """The map of 16,384 ranks against ``hvplot.heatmap`` of the same: time and size of its HTML, and the one dead rank is still there."""
+    from benchmarks import views
+
+    for row in views.compare(quick=bench.runs < 3):
+        bench.add(Row(**asdict(row)))
+
+
+def simulation(bench: Bench) -> None:
+    """A fleet in virtual time: seconds against those allowed, memory against a third of the days."""
+    from benchmarks import simulation as fleet
+
+    for row in fleet.rows(quick=bench.runs < 3):
+        bench.add(Row(**asdict(row)))
+
+
+def heat_paint(bench: Bench) -> None:
+    """First paint of the same map in Chromium against a Bokeh figure with nothing on it."""
+    from benchmarks import views
+
+    for row in views.paint(bench.runs):
+        bench.add(Row(**asdict(row)))
 
 
 def _best(work: Callable[[], int], runs: int) -> tuple[float, int]:
@@ -324,9 +368,15 @@ BENCHES: dict[str, Callable[[Bench], None]] = {
     "join-vs-asof": join,
     "triage-vs-scan": incident,
     "cluster": on_a_cluster,
+    "ledger": fleet_ledger,
     "cli-start": cli_start,
     "node-check": node_check,
+    "simulate": simulation,
+    "run": supervised,
+    "heat-vs-hvplot": heat_map,
+    "heat-paint": heat_paint,
 }
+IN_A_BROWSER = {"heat-paint"}
 
 
 def _ripgrep() -> str | None:
@@ -350,6 +400,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes.add_argument("--quick", action="store_true", help="64 MiB, two runs: a minute")
     sizes.add_argument("--full", action="store_true", help="2 GiB (and 10 GB for the incident): what the targets are meant for")
     parser.add_argument("--only", action="append", metavar="NAME", choices=sorted(BENCHES), help="only this one; may be repeated")
+    parser.add_argument(
+        "--browser", action="store_true", help="also what is measured in Chromium (Debian's, driven by playwright)"
+    )
     parser.add_argument("--runs", type=int, help="runs of each command after the warm-up")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as well")
     options = parser.parse_args(arguments)
@@ -365,7 +418,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}, peer {peer}, {bench.big >> 20} MiB"
     )
     for name, work in BENCHES.items():
-        if not options.only or name in options.only:
+        if name in (options.only or BENCHES) and (options.browser or name not in IN_A_BROWSER):
             work(bench)
     if options.json:
         options.json.write_text(
