@@ -48,11 +48,11 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(BIN)/python
 demo: $(VENV)/.all  ## triage a shipped incident: the verdict here, a report in demo-report.html
 	@$(BIN)/workbench demo --out demo-report.html
 
-test: $(VENV)/.dev  ## all tests that need no server; those left out are named at the end
+test: $(VENV)/.dev  ## all quick tests that need no server; those left out are named at the end
 	@$(BIN)/python -m pytest -n $(WORKERS) -q
 
-test-live: $(VENV)/.dev  ## tests against real servers, which tests/services installs, starts and stops (Debian, root)
-	@$(BIN)/python -m pytest -q -m live $(LIVE_ARGS)
+test-live: $(VENV)/.dev  ## tests against real servers and browsers, which they install, start and stop (Debian, root), and the slow ones
+	@$(BIN)/python -m pytest -q -m 'live or slow' $(LIVE_ARGS)
 
 chaos: $(VENV)/.dev  ## remediation under faults, crashes and hands: CHAOS=100000 random sequences from SEED=0 on, over all cores
 	@$(BIN)/python -m tests.remediation.chaos --sequences $(CHAOS) --seed $(SEED)
@@ -88,7 +88,7 @@ score: $(VENV)/.core  ## attribution figures: per kind of source, and with sourc
 	done
 	exit $$code
 
-bench: $(VENV)/.dev  ## speed against named peers, in one run (BENCH_ARGS=--quick for a short one)
+bench: $(VENV)/.dev  ## speed against named peers, in one run (BENCH_ARGS=--quick for a short one, --browser for first paint)
 	@$(BIN)/python benchmarks/bench.py $(BENCH_ARGS)
 
 bench-live: $(VENV)/.dev  ## the same of live sources, against real servers that it starts and stops

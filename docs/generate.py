@@ -5,8 +5,8 @@ Turn the command line and the catalog into reference pages, so that these cannot
     python docs/generate.py            write the pages
     python docs/generate.py --check    say which are out of date (exit code 1)
 
-Pages: reference/cli.md, exit-codes.md, settings.md, checks.md and catalog.md, the classes in reference/verdict.md, and the verdict in
-README.md (what `workbench demo` prints).
+Pages: reference/cli.md, exit-codes.md, settings.md, checks.md, catalog.md and schemas.md, the classes in reference/verdict.md, the variables
+in postmortems.md, and the verdict in README.md (what `workbench demo` prints).
 """
 
 from __future__ import annotations
@@ -212,6 +212,66 @@ def checks_page() -> str:
     return text
 
 
+def schemas_page() -> str:
+    """Return every published schema with its fields."""
+    from workbench.report.schemas import SCHEMAS, schema
+
+    text = (
+        f"# Schemas\n\n{NOTE}\n`workbench schema NAME` prints one (JSON Schema 2020-12). Fields may be added, none is renamed or left "
+        "out within a version. Text that comes from logs is hostile: escape it where it is shown.\n\n"
+    )
+    text += rows(
+        ("schema", "printed by", "what it is"),
+        [(f"[{name}](#{name})", f"`{by}`", cell(schema(name)["description"])) for name, by in SCHEMAS.items()],
+    )
+    for name in SCHEMAS:
+        made = schema(name)
+        text += f"\n## {name}\n\n"
+        for part, body in [("", made), *made.get("$defs", {}).items()]:
+            if "properties" not in body or part == "gpu":
+                continue
+            text += f"\n### {name}: {part}\n\n" if part else ""
+            fields: list[tuple[object, ...]] = []
+            for key, value in body["properties"].items():
+                always = "yes" if key in body.get("required", ()) else "when it applies"
+                fields.append((f"`{key}`", _kind(value), always, cell(value.get("description", ""))))
+            text += rows(("field", "type", "there", "meaning"), fields)
+    return text
+
+
+def _kind(value: dict[str, object]) -> str:
+    """Return a field's type in words."""
+    names = {
+        "string": "text",
+        "integer": "number",
+        "boolean": "yes or no",
+        "array": "list",
+        "object": "object",
+        "null": "null",
+        "number": "number",
+    }
+    if "const" in value:
+        return f"`{value['const']}`"
+    if isinstance(allowed := value.get("enum"), list):
+        shown = [f"`{one}`" if one else "empty" if one == "" else "null" for one in allowed]
+        return ", ".join(shown) if len(shown) <= 9 else "one of a closed list"
+    if "$ref" in value:
+        return str(value["$ref"]).rsplit("/", 1)[-1]
+    if isinstance(several := value.get("oneOf"), list):
+        return " or ".join(_kind(one) for one in several)
+    kinds = value.get("type", "any")
+    inner = value.get("items")
+    of = f" of {_kind(inner)}" if kinds == "array" and isinstance(inner, dict) else ""
+    return " or ".join(names.get(str(kind), str(kind)) for kind in (kinds if isinstance(kinds, list) else [kinds])) + of
+
+
+def variables_block() -> str:
+    """Return what a template of a postmortem may use."""
+    from workbench.report.facts import VARIABLES
+
+    return rows(("variable", "what it holds"), [(f"`{name}`", cell(meaning)) for name, meaning in VARIABLES.items()])
+
+
 def demo_block() -> str:
     """Return the first part of what `workbench demo` prints: the answer, what to do, and the best evidence."""
     from workbench.cli.demo import DEFAULT
@@ -233,12 +293,17 @@ def pages() -> dict[Path, str]:
     verdict = HERE / "reference" / "verdict.md"
     mark = re.compile(r"(<!-- classes -->\n).*?(<!-- /classes -->)", re.DOTALL)
     block = classes_block()
+    postmortems = HERE / "postmortems.md"
+    place = re.compile(r"(<!-- variables -->\n).*?(<!-- /variables -->)", re.DOTALL)
+    variables = variables_block()
     return {
         HERE / "reference" / "cli.md": cli_page(),
         HERE / "reference" / "exit-codes.md": exits_page(),
         HERE / "reference" / "settings.md": settings_page(),
         HERE / "reference" / "checks.md": checks_page(),
         HERE / "reference" / "catalog.md": catalog_page(),
+        HERE / "reference" / "schemas.md": schemas_page(),
+        postmortems: place.sub(lambda match: match[1] + variables + match[2], postmortems.read_text(encoding="utf-8")),
         readme: shown.sub(lambda match: match[1] + demo + match[2], readme.read_text(encoding="utf-8")),
         verdict: mark.sub(lambda match: match[1] + block + match[2], verdict.read_text(encoding="utf-8")),
     }

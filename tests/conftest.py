@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from workbench.model import Coverage, Event, Gpu, Hypothesis, Verdict, Victim
 from workbench.report.verdict_json import to_json
 
+# a loaded machine is no defect: how long an example takes is measured by benchmarks
+settings.register_profile("workbench", deadline=None)
+settings.load_profile("workbench")
 ROOT = Path(__file__).resolve().parent.parent
 # what a hostile job could write into its own log: terminal control, markup of three languages, a reordering character, a torn code point
 HOSTILE = (
@@ -124,14 +128,46 @@ def workbench() -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """
+    With ``-n N --dist loadfile`` let also those files share a process that share the one Elasticsearch; each file has its servers to itself.
+
+    xdist's own groups (3.8) are without effect in pytest 9.2, whose `nodeid` is no longer what they change.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    if config.getoption("dist") != "loadfile":
+        return None
+    shared = {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "tests" / "live").glob("test_*.py")
+        if re.search(r"^def .*\b(?:elasticsearch|archive): ", file.read_text(encoding="utf-8"), re.M)
+    }
+
+    class ByServer(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(super()._split_scope(nodeid))
+            return "elasticsearch" if file in shared else file
+
+    return ByServer(config, log)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Name what did not run here and how it is run: a test that nobody sees left out tests nothing."""
-    if config.option.markexpr != "not live":
+    if config.option.markexpr != "not live and not slow":
         return
     terminalreporter.section("left out here")
-    for file in sorted((ROOT / "tests" / "live").glob("test_*.py")):
-        about = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n")[0]
-        terminalreporter.write_line(f"tests/live/{file.name}: needs a real server, `make test-live` starts it. {about}")
+    for folder, needs in (
+        ("live", "needs a real server, `make test-live` starts it"),
+        ("browser", "needs Chromium, `make test-live` starts it"),
+    ):
+        for file in sorted((ROOT / "tests" / folder).glob("test_*.py")):
+            about = (ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or "").split("\n")[0]
+            terminalreporter.write_line(f"tests/{folder}/{file.name}: {needs}. {about}")
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        if "pytest.mark.slow" in file.read_text(encoding="utf-8"):
+            terminalreporter.write_line(f"{file.relative_to(ROOT)}: its slow tests run with `make test-live`.")
     for file in sorted((ROOT / "tests" / "conformance").glob("test_*.py")):
         text = file.read_text(encoding="utf-8")
         if "pytest.mark.live" in text or "import Server, server" in text:

@@ -124,6 +124,11 @@ def test_the_wheel_holds_what_it_needs_and_no_more(tmp_path: Path) -> None:
         "deploy/npd-warnings.json",
         "deploy/slurm.sh",
         "catalog/__init__.py",
+        "_panels/inbox.py",
+        "views/static/shell.css",
+        "views/static/shell.html.j2",
+        "views/templates/inbox.j2",
+        "serving/icon.svg",
     ):
         assert f"workbench/{name}" in names
     assert any(name.startswith("workbench/shipped/") for name in names)

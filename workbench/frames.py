@@ -26,6 +26,7 @@ __all__ = [
     "events_frame",
     "metrics_frame",
     "placement_frame",
+    "whole_text",
     "victims_frame",
 ]
 
@@ -123,13 +124,23 @@ def check_frame(frame: pd.DataFrame, contract: Mapping[str, str]) -> None:
 def _frame(rows: list[dict[str, Any]], contract: Mapping[str, str]) -> pd.DataFrame:
     if not rows:
         return empty_frame(contract)
-    frame = pd.DataFrame.from_records(rows, columns=list(contract))
+    try:
+        frame = pd.DataFrame.from_records(rows, columns=list(contract))
+    except UnicodeEncodeError:  # pandas keeps text in Arrow's UTF-8, where it can
+        frame = pd.DataFrame.from_records(
+            [{key: whole_text(value) for key, value in row.items()} for row in rows], columns=list(contract)
+        )
     for name, dtype in contract.items():
         if dtype == UTC:
             frame[name] = pd.to_datetime(pd.to_numeric(frame[name]), unit="s", utc=True, errors="coerce").dt.as_unit("us")
         else:
             frame[name] = frame[name].astype(dtype)  # type: ignore[call-overload]
     return frame
+
+
+def whole_text(value: Any) -> Any:
+    """Return a text with its torn code points, which JSON may hold as escapes, replaced; anything else as it is."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
 def events_frame(records: Iterable[Event], *, ordered: bool = True) -> pd.DataFrame:

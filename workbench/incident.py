@@ -340,7 +340,12 @@ def without_input(parsed: Parsed | Exception, document: Document) -> None:
     """Let go of the text that a document was parsed from, so that memory holds what was found and not what was read."""
     if isinstance(parsed, Parsed):
         parsed.facts.setdefault("has_lines", bool(document.lines))  # kept when it was let go of before
+        if document.samples:
+            parsed.facts.setdefault("samples", document.samples)
+        if document.marks:
+            parsed.facts.setdefault("marks", (document.mtime, document.marks))
     document.lines, document.raw, document.data = [], None, None
+    document.samples, document.marks = [], []
 
 
 def _reference(parts: Sequence[Parsed]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from workbench import __version__
 from workbench.cli import command_names, exits, main
+from workbench.cli.entry import parser_for
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 # none of these is needed to print help; each costs more than Python's own start
@@ -29,6 +31,37 @@ class TestStart:
         assert done.stderr.startswith("0 ")
         assert not HEAVY & modules
         assert "dataclasses" not in modules  # it brings `inspect`, half as much again as argparse
+
+    def test_a_job_waits_for_no_module_that_its_start_does_not_need(self, root: Path, tmp_path: Path) -> None:
+        """What `workbench run` imports before the job starts is what the job starts later by."""
+        code = (
+            "import os, sys\ndef spawned(*_, **__): print(*sys.modules, flush=True); os._exit(0)\nos.posix_spawnp = spawned\n"
+            f"from workbench.cli import main; main(['run', '--run-dir', {str(tmp_path)!r}, '--', 'true'])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=60)
+        modules = {name.split(".")[0] for name in done.stdout.split()}
+
+        assert "workbench" in modules, done.stderr
+        assert not (HEAVY | {"dataclasses", "shutil", "tempfile", "threading", "json", "logging"}) & modules
+
+    @pytest.mark.parametrize("columns", ["", "0", "60", "wide"])
+    def test_help_of_a_command_is_the_same_with_and_without_the_others(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+    ) -> None:
+        """A parser of one command says what the parser of all says, as wide as argparse would."""
+        monkeypatch.setenv("COLUMNS", columns)
+        told = []
+        for words in (["run"], None):
+            with pytest.raises(SystemExit):
+                parser_for(words).parse_args(["run", "--help"])
+            told.append(capsys.readouterr().out)
+        monkeypatch.setattr("workbench.cli.entry._Help", argparse.RawDescriptionHelpFormatter)
+        with pytest.raises(SystemExit):
+            parser_for(["run"]).parse_args(["run", "--help"])
+        told.append(capsys.readouterr().out)
+
+        assert told[0] == told[1] == told[2]
+        assert "--run-dir" in told[0]
 
     def test_import_loads_nothing_heavy(self, root: Path) -> None:
         """`import workbench` is free until something is asked of it."""

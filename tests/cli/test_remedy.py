@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-import workbench.cli.apply
 import workbench.cli.remedy
+import workbench.cli.stopping
 from workbench.cli import main
 from workbench.testing.fleet import Fleet
 from workbench.testing.fleet_executor import FleetExecutor
@@ -195,7 +195,7 @@ class Never:
 def test_one_turn_of_the_loop_does_what_the_policy_lets_it(
     fleet: Fleet, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workbench.cli.apply, "stopping", lambda: Never(fleet))
+    monkeypatch.setattr(workbench.cli.stopping, "stopping", lambda: Never(fleet))
     fleet.break_down("gpu-03", "xid-79", ("reboot",))
     (tmp_path / "inbox").mkdir()
     findings(fleet, tmp_path / "inbox" / "gpu-03.json", "gpu-03")
@@ -226,3 +226,63 @@ def test_a_wrong_command_line_is_told(run: Run, words: tuple[str, ...]) -> None:
 
     assert code == 64
     assert err.startswith("workbench: ")
+
+
+def test_a_plan_is_proposed_approved_and_done_once(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+    fleet.break_down("gpu-07", "xid-79", ("reboot",))
+    code, out, _ = run("plan", "--from", findings(fleet, tmp_path / "f.json"), "--queue")
+    assert code == 0
+    id = out.splitlines()[-1].split()[0]
+    code, out, _ = run("queue")
+    assert (id in out, "proposed" in out, "gpu-07" in out) == (True, True, True)
+    code, _, err = run("apply", f"queue:{id}", "--yes")
+    assert (code, "nobody has said yes" in err) == (3, True)
+    assert not fleet.effects
+
+    code, _, err = run("queue", "approve", id, "--digest", "0" * 32)
+    assert (code, "not the one that was shown" in err) == (3, True)
+    assert run("queue", "reject", id)[0] == 64
+    assert run("queue", "approve", id, "--by", "maria", "--reason", "go")[0] == 0
+    assert run("apply", f"queue:{id}")[0] == 0
+    assert not fleet.effects
+    code, out, err = run("apply", f"queue:{id}", "--yes")
+    assert code == 0, out + err
+    assert [one.verb for one in fleet.effects] == ["cordon", "evict", "reboot", "validate", "uncordon"]
+    code, _, err = run("apply", f"queue:{id}", "--yes")
+    assert (code, "is applied" in err) == (3, True)
+    assert len(fleet.effects) == 5
+
+    code, out, _ = run("queue", "show", id)
+    assert "approved  by maria: go" in out
+    code, out, _ = run("journal")
+    assert f"plan {id} approved by maria: go" in out
+    assert run("queue")[1] == "nothing waits\n"
+    assert json.loads(run("queue", "--all", "-o", "json")[1])["state"] == "applied"
+
+
+def test_an_undo_is_proposed_from_the_journal(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+    run("plan", "--from", findings(fleet, tmp_path / "f.json"), "--save", "plan.json")
+    cordon = json.loads((tmp_path / "plan.json").read_text())["actions"][0]
+    run("apply", "plan.json", "--yes", "--only", cordon["id"])
+    assert not fleet.nodes["gpu-07"].schedulable
+
+    assert run("queue", "undo", "gpu-99")[0] == 64
+    code, out, _ = run("queue", "undo", "gpu-07", "--reason", "wrong node")
+    assert code == 0
+    id = out.split()[0]
+    assert run("queue", "approve", id)[0] == 0
+    code, out, _ = run("apply", f"queue:{id}", "--yes")
+    assert (code, fleet.nodes["gpu-07"].schedulable) == (0, True)
+
+
+def test_the_loop_does_what_was_approved_in_the_queue(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+    fleet.break_down("gpu-07", "xid-79", ("reboot",))
+    verdicts = tmp_path / "verdicts"
+    verdicts.mkdir()
+    findings(fleet, verdicts / "f.json")
+    run("loop", "--once", "--verdicts", str(verdicts))
+    id = json.loads(run("queue", "-o", "json")[1])["id"]
+    assert not fleet.effects
+    run("queue", "approve", id)
+    run("loop", "--once", "--verdicts", str(verdicts))
+    assert fleet.effects[-1].verb == "uncordon"

@@ -18,6 +18,7 @@ pytest.importorskip("prometheus_api_client")
 from tests.conformance.servers import prometheus, thanos, told, victoriametrics
 from tests.conformance.shapes import compared
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
+from workbench.sources.prometheus.collect import STALE
 from workbench.sources.prometheus.http import QueryError
 from workbench.sources.prometheus.jobs import question_of
 from workbench.sources.prometheus.query import any_of, selector
@@ -295,7 +296,9 @@ def test_doctor_finds_what_is_there(server: Server) -> None:
     rows = {row.item: row for row in server.source.examine(Deadline(20))}
     told = {"victoria": "victoriametrics (calls itself Prometheus 2.24.0", "thanos": "thanos 0."}
     assert rows["version"].detail.startswith(told.get(server.kind, "prometheus 2."))
-    assert {rows[item].status for item in ("version", "clock", "rights", "data age", "label node", "label pod")} == {"ok"}
+    assert {rows[item].status for item in ("version", "clock", "rights", "label node", "label pod")} == {"ok"}
+    # the data were written when the tests began; on a slow machine that is a while ago
+    assert rows["data age"].status in (("ok",) if time.time() - END < STALE - 5 else ("ok", "warning"))
     assert rows["field DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"].status in ("critical", "warning")
     assert "field DCGM_FI_DEV_XID_ERRORS" not in rows
 

@@ -126,7 +126,7 @@ def _real(place: Path) -> Iterator[Cluster]:
 
     root = Path("/tmp") / f"wb-conf-{os.getpid()}"  # short: the name of a socket may have 107 letters
     try:
-        run(SERVICES / "slurm" / "start", "--nodes", "3", "--dir", root / "run", "--port", free_port())
+        run(SERVICES / "slurm" / "start", "--nodes", "3", "--dir", root / "run", "--port", free_port(1, 2, 101, 102, 103))
         env = {**os.environ, "SLURM_CONF": str(root / "run" / "slurm.conf"), "PATH": f"{os.environ['PATH']}:/usr/sbin:/usr/bin"}
         work = root / "work"
         work.mkdir()

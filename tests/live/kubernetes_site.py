@@ -6,8 +6,9 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,30 @@ def run(*words: str | Path) -> str:
     return done.stdout.strip()
 
 
+@contextlib.contextmanager
+def control_plane(folder: Path, *words: str) -> Iterator[Path]:
+    """Run a control plane in a folder, started with these options of the service; yields the folder."""
+    run(SERVICE / "start", folder, *words)
+    try:
+        yield folder
+    finally:
+        run(SERVICE / "stop", folder)
+
+
+def reader_of(work: Path, namespace: str, name: str) -> Path:
+    """Return a kubeconfig of an account that may read, when its rights are in effect."""
+    path = Path(run(SERVICE / "kubeconfig-for", work, namespace, name))
+    source = Kubernetes(str(path))
+    until("rights", lambda: all(line.status == "ok" for line in source.examine(Deadline(10)) if line.item.startswith("rights")))
+    return path
+
+
 def stamp(ago: float = 0.0) -> str:
     """Return a time so many seconds ago, as Kubernetes writes it."""
     return datetime.fromtimestamp(time.time() - ago, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def until(what: str, question: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(what: str, question: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait for something to become true."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -41,6 +60,13 @@ def until(what: str, question: Callable[[], Any], seconds: float = 20.0) -> Any:
             return answer
         time.sleep(0.1)
     raise AssertionError(f"{what} did not come in {seconds} s")
+
+
+def granted(site: Site, namespace: str, manifest: Path = MANIFEST) -> None:
+    """Apply a manifest that ships with the package; its account is there when this returns."""
+    kubectl = Path(run(SERVICE / "build")) / "kubectl"
+    run(kubectl, "--kubeconfig", site.kubeconfig, "apply", "-f", manifest)
+    until("the service account", lambda: site.core.list_namespaced_service_account(namespace).items)
 
 
 class Site:
@@ -66,23 +92,27 @@ class Site:
 
     def crds(self, folder: Path) -> None:
         """Install the real definitions of JobSet, PyTorchJob, TrainJob and Workload."""
-        for file in sorted(folder.glob("*.yaml")):
-            if "karpenter" in file.name:
-                continue
+        self.defined(file for file in sorted(folder.glob("*.yaml")) if "karpenter" not in file.name)
+
+    def defined(self, files: Iterable[Path]) -> None:
+        """Install definitions, and wait until all of them are served: the server takes them up together, and waits some seconds for each alone."""
+        kinds = []
+        for file in files:
             for crd in filter(None, yaml.safe_load_all(file.read_text(encoding="utf-8"))):
                 if (crd["spec"].get("conversion") or {}).get("strategy") == "Webhook":
                     del crd["spec"]["conversion"]
                 self.ext.create_custom_resource_definition(crd)
-                spec, name = crd["spec"], crd["metadata"]["name"]
-                version = next(one["name"] for one in spec["versions"] if one["served"])
+                version = next(one["name"] for one in crd["spec"]["versions"] if one["served"])
+                kinds.append((crd["spec"]["group"], version, crd["spec"]["names"]["plural"]))
 
-                def served(group: str = spec["group"], version: str = version, plural: str = spec["names"]["plural"]) -> bool:
-                    with contextlib.suppress(Exception):
-                        self.custom.list_cluster_custom_object(group, version, plural)
-                        return True
-                    return False
+        def served(kind: tuple[str, str, str]) -> bool:
+            with contextlib.suppress(Exception):
+                self.custom.list_cluster_custom_object(*kind)
+                return True
+            return False
 
-                until(name, served)
+        for kind in kinds:
+            until(".".join(kind), partial(served, kind), 60.0)
 
     def node(
         self, name: str, *, gpus: int = 8, usable: int | None = None, conditions: tuple[dict[str, str], ...] = (), **spec: Any

@@ -25,6 +25,7 @@ MANIFEST = ROOT / "workbench/remediation/executors/kubernetes/rbac-remediation.y
 ACCOUNT = ("gpu-workbench", "gpu-workbench-remediation")
 KARPENTER = ("karpenter.sh", "v1", "nodeclaims")
 PLACE = {"group": KARPENTER[0], "version": KARPENTER[1], "plural": KARPENTER[2]}
+MACHINES = {"group": "cluster.x-k8s.io", "version": "v1beta1", "plural": "machines", "namespace": "train"}
 
 
 class Proxy(FaultServer):
@@ -65,13 +66,8 @@ class Cluster:
         return ""
 
     def _claims(self) -> None:
-        file = next((Path(run(SERVICE / "build")) / "crds").glob("karpenter*nodeclaims.yaml"), None)
-        assert file is not None
-        for crd in filter(None, yaml.safe_load_all(file.read_text(encoding="utf-8"))):
-            if (crd["spec"].get("conversion") or {}).get("strategy") == "Webhook":
-                del crd["spec"]["conversion"]
-            self.site.ext.create_custom_resource_definition(crd)
-        until("nodeclaims", lambda: _works(lambda: [self.site.custom.list_cluster_custom_object(**PLACE)]))
+        folder = Path(run(SERVICE / "build")) / "crds"
+        self.site.defined(folder / name for name in ("karpenter.sh_nodeclaims.yaml", "cluster.x-k8s.io_machines.yaml"))
 
     def kubectl(self, *words: str | Path) -> str:
         """Do something by hand."""
@@ -181,6 +177,39 @@ class Cluster:
         status = {"status": {"nodeName": node, "providerID": f"aws:///test-1a/{node}"}}
         self.site.custom.patch_cluster_custom_object_status(name=name, body=status, **PLACE)
         return name
+
+    def machine(self, node: str) -> str:
+        """Make the Machine of a node as Cluster API's MachineSet and its controller do, and return namespace/name."""
+        name, space = self.name("machine"), MACHINES["namespace"]
+        owner = {
+            "apiVersion": "cluster.x-k8s.io/v1beta1",
+            "kind": "MachineSet",
+            "name": "gpu",
+            "uid": "00000000-0000-0000-0000-000000000001",
+            "controller": True,
+        }
+        body = {
+            "apiVersion": "cluster.x-k8s.io/v1beta1",
+            "kind": "Machine",
+            "metadata": {
+                "name": name,
+                "labels": {"cluster.x-k8s.io/cluster-name": "gpu"},
+                "finalizers": ["machine.cluster.x-k8s.io"],
+                "ownerReferences": [owner],
+            },
+            "spec": {
+                "clusterName": "gpu",
+                "bootstrap": {"dataSecretName": "gpu-bootstrap"},
+                "infrastructureRef": {"kind": "TestMachine", "name": name},
+                "providerID": f"aws:///test-1a/{node}",
+            },
+        }
+        self.site.custom.create_namespaced_custom_object(body=body, **MACHINES)
+        status = {"status": {"nodeRef": {"kind": "Node", "name": node}, "phase": "Running"}}
+        self.site.custom.patch_namespaced_custom_object_status(name=name, body=status, **MACHINES)
+        notes = {"cluster.x-k8s.io/machine": name, "cluster.x-k8s.io/cluster-namespace": space}
+        self.site.core.patch_node(node, {"metadata": {"annotations": notes}})
+        return f"{space}/{name}"
 
     def terminate(self, claim: str, node: str) -> None:
         """End a machine as Karpenter does: the node goes, then the claim."""

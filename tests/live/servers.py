@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
+import tempfile
 from pathlib import Path
+from typing import IO
 
 __all__ = ["SERVICES", "free_port", "run", "stop", "told"]
 
 SERVICES = Path(__file__).resolve().parent.parent / "services"
 
 
+_FIRST, _LAST, _BLOCK = 21000, 31000, 400  # below what the kernel hands out by itself (32768 on)
+_blocks: list[IO[str]] = []  # locks that last as long as this process
+
+
 def free_port(*offsets: int) -> int:
-    """Return a port of 127.0.0.1 that nobody has; with offsets one after which those are free too, as far as can be told."""
+    """
+    Return a port of 127.0.0.1 that nobody has; with offsets the first of a block of 400 in which those are free too.
+
+    A block is this process's until it ends: what several test sessions start at the same moment on one machine does not meet.
+    """
     if not offsets:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             return int(probe.getsockname()[1])
-    for port in range(21000, 29000, 400):
+    for port in range(_FIRST, _LAST, _BLOCK):
+        lock = (Path(tempfile.gettempdir()) / f".workbench-ports-{port}").open("w")
         try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for offset in (0, *offsets):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port + offset))
-            return port
         except OSError:
+            lock.close()
             continue
+        _blocks.append(lock)
+        return port
     raise RuntimeError("no free ports")
 
 

@@ -42,9 +42,17 @@ class RealCluster:
         assert ran.ok, ran.sentence
         return ran.text
 
-    def submit(self, node: str, name: str = "train", gres: str = "gpu:h100:2", body: str = "srun sleep 300") -> str:
-        options = ["--parsable", f"--nodelist={node}", f"--job-name={name}", "--output=/dev/null", "--no-requeue"]
+    def submit(
+        self, node: str, name: str = "train", gres: str = "gpu:h100:2", body: str = "srun sleep 300", *, requeue: bool = False
+    ) -> str:
+        options = ["--parsable", f"--nodelist={node}", f"--job-name={name}", "--output=/dev/null"]
+        options.append("--requeue" if requeue else "--no-requeue")
         return self.ask("sbatch", *options, *([f"--gres={gres}"] if gres else []), f"--wrap={body}").strip()
+
+    def waiting(self, name: str, *options: str) -> str:
+        """Hand in a job that waits for longer than any test."""
+        words = ["--parsable", f"--job-name={name}", "--output=/dev/null", "--begin=now+1hour", *options]
+        return self.ask("sbatch", *words, "--wrap=true").strip()
 
     def end(self, job: str) -> None:
         self.ask("scancel", job)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.live.kubernetes_site import SERVICE, Site, run, stamp, until
+from tests.live.kubernetes_site import SERVICE, Site, control_plane, granted, run, stamp, until
 from workbench.errors import SourceError
 from workbench.health.conditions import FIT
 from workbench.health.finding import Finding
@@ -52,11 +52,8 @@ class Said:
 def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A running control plane that writes down every request."""
     folder = tmp_path_factory.mktemp("kubernetes")
-    run(SERVICE / "start", folder, "--audit")
-    try:
+    with control_plane(folder, "--audit"):
         yield folder
-    finally:
-        run(SERVICE / "stop", folder)
 
 
 def token(work: Path, pod: str, account: str = ACCOUNT) -> Path:
@@ -76,8 +73,7 @@ def site(work: Path) -> Site:
     site = Site(work / "admin.kubeconfig")
     for name in ("gpu-a", "gpu-b", "gpu-c", "gpu-d", "gpu-e"):
         site.node(name)
-    run(Path(run(SERVICE / "build")) / "kubectl", "--kubeconfig", work / "admin.kubeconfig", "apply", "-f", MANIFEST)
-    until("the service account", lambda: site.core.list_namespaced_service_account(SPACE).items)
+    granted(site, SPACE, MANIFEST)
     for name in ("gpu-a", "gpu-b", "gpu-c", "gpu-d", "gpu-e"):
         spec = {"nodeName": name, "serviceAccountName": ACCOUNT, "containers": [{"name": "check", "image": "none"}]}
         site.core.create_namespaced_pod(SPACE, {"metadata": {"name": f"on-{name}"}, "spec": spec})

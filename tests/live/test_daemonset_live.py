@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.live.kubernetes_site import SERVICE, Site, run, until
+from tests.live.kubernetes_site import SERVICE, Site, control_plane, run, until
 from tests.live.played_node import XID, PlayedNode
 from tests.live.played_pod import Image, argv
 from workbench.cli.config import SHIPPED
@@ -72,11 +72,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("kubernetes")
     (folder / "admission.yaml").write_text(ADMISSION)
     given = ("--apiserver-arg", f"--admission-control-config-file={folder}/admission.yaml")
-    run(SERVICE / "start", folder, "--scheduler", *given)
-    try:
+    with control_plane(folder, "--scheduler", *given):
         yield folder
-    finally:
-        run(SERVICE / "stop", folder)
 
 
 @pytest.fixture(scope="module")

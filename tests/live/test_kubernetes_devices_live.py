@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.kubernetes_site import MANIFEST, SERVICE, Site, pod_spec, run, until, without
+from tests.live.kubernetes_site import SERVICE, Site, control_plane, granted, pod_spec, run, until, without
 from workbench.incident import load
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
 from workbench.sources.kubernetes.source import Kubernetes
@@ -27,11 +27,8 @@ XID = "NVRM: Xid (PCI:0000:ab:00): 79, pid=2004356, name=python, GPU has fallen 
 def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A running control plane; the older versions of the API are served, too."""
     folder = tmp_path_factory.mktemp("kubernetes")
-    run(SERVICE / "start", folder, "--apiserver-arg", f"--runtime-config={GROUP}/v1beta1=true")
-    try:
+    with control_plane(folder, "--apiserver-arg", f"--runtime-config={GROUP}/v1beta1=true"):
         yield folder
-    finally:
-        run(SERVICE / "stop", folder)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +37,7 @@ def site(work: Path) -> Site:
     site = Site(work / "admin.kubeconfig")
     site.namespace("train")
     site.node(NODE)
-    run(Path(run(SERVICE / "build")) / "kubectl", "--kubeconfig", work / "admin.kubeconfig", "apply", "-f", MANIFEST)
-    until("the service account", lambda: site.core.list_namespaced_service_account(READER[0]).items)
+    granted(site, READER[0])
     devices = [
         {
             "name": f"gpu-{at}",

@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.live.kubernetes_site import MANIFEST, SERVICE, Site, failed_pytorchjob, run, stamp, until, without
+from tests.live.kubernetes_site import (
+    SERVICE,
+    Site,
+    control_plane,
+    failed_pytorchjob,
+    granted,
+    reader_of,
+    run,
+    stamp,
+    until,
+    without,
+)
 from workbench.errors import SourceError
 from workbench.incident import load
 from workbench.sources.contract import Answer, Deadline, Folder, Scope
@@ -28,11 +39,8 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A running control plane."""
     folder = tmp_path_factory.mktemp("kubernetes")
     # compacted every five seconds, so that a continue token can grow too old while a test waits
-    run(SERVICE / "start", folder, "--apiserver-arg", "--etcd-compaction-interval=5s")
-    try:
+    with control_plane(folder, "--apiserver-arg", "--etcd-compaction-interval=5s"):
         yield folder
-    finally:
-        run(SERVICE / "stop", folder)
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +52,14 @@ def site(work: Path) -> Site:
         site.namespace(name)
     for name in ("gpu-node-a", "gpu-node-b", "gpu-node-c"):
         site.node(name)
-    run(Path(run(SERVICE / "build")) / "kubectl", "--kubeconfig", work / "admin.kubeconfig", "apply", "-f", MANIFEST)
-    until("the service account", lambda: site.core.list_namespaced_service_account(READER[0]).items)
+    granted(site, READER[0])
     return site
 
 
 @pytest.fixture(scope="module")
 def reader(work: Path, site: Site) -> Path:
     """A kubeconfig with the shipped rights only, in effect."""
-    path = Path(run(SERVICE / "kubeconfig-for", work, *READER))
-    source = Kubernetes(str(path))
-    until("rights", lambda: all(line.status == "ok" for line in source.examine(Deadline(10)) if line.item.startswith("rights")))
-    return path
+    return reader_of(work, *READER)
 
 
 @pytest.fixture(scope="module")

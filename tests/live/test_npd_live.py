@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.kubernetes_site import SERVICE, Site, run, until
+from tests.live.kubernetes_site import SERVICE, Site, control_plane, run, until
 from tests.live.played_node import SETTINGS, XID, PlayedNode
 from tests.live.servers import free_port
 from workbench.cli import main
@@ -31,11 +31,8 @@ Start = Callable[..., Any]
 def work(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A running control plane."""
     folder = tmp_path_factory.mktemp("kubernetes")
-    run(SERVICE / "start", folder)
-    try:
+    with control_plane(folder):
         yield folder
-    finally:
-        run(SERVICE / "stop", folder)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.kubernetes_site import SERVICE, run
+from tests.live.kubernetes_site import control_plane
 from tests.live.remediation_site import Cluster, KubernetesWorld
 from tests.remediation.conformance import Acts, RespectsOthers, TakesBack
 
@@ -18,11 +18,8 @@ pytestmark = pytest.mark.live
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A control plane that writes down every request."""
     folder = tmp_path_factory.mktemp("kubernetes")
-    run(SERVICE / "start", folder, "--scheduler", "--kwok", "--audit")
-    try:
+    with control_plane(folder, "--scheduler", "--kwok", "--audit"):
         yield Cluster(folder)
-    finally:
-        run(SERVICE / "stop", folder)
 
 
 @pytest.fixture

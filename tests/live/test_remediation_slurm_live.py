@@ -40,8 +40,8 @@ def world(cluster: RealCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmWorld:
 class TestSlurm(Acts, TakesBack, RespectsOthers):
     """The suite of all executors."""
 
-    VERBS = ("cordon", "drain", "uncordon", "reboot")
-    UNDONE = ("cordon", "drain")
+    VERBS = ("cordon", "drain", "uncordon", "reboot", "exclude", "restart-task")
+    UNDONE = ("cordon", "drain", "exclude")
 
 
 def seen(world: SlurmWorld, node: str) -> NodeState:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.kubernetes_site import SERVICE, run
+from tests.live.kubernetes_site import SERVICE, control_plane, run
 from tests.live.remediation_site import Cluster
 from workbench.cli import main
 from workbench.health.conditions import FIT, NodeCondition
@@ -35,14 +35,11 @@ print("all checks of the idle context passed" if verb == "validate" else "reboot
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A control plane with twelve nodes of one pool."""
     folder = tmp_path_factory.mktemp("kubernetes")
-    run(SERVICE / "start", folder, "--scheduler", "--kwok", "--audit")
-    try:
+    with control_plane(folder, "--scheduler", "--kwok", "--audit"):
         made = Cluster(folder)
         for number in range(12):
             made.node(f"gpu-{number:02}", **{"karpenter.sh/nodepool": "h100"})
         yield made
-    finally:
-        run(SERVICE / "stop", folder)
 
 
 @pytest.fixture

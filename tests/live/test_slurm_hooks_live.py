@@ -45,7 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Run]]
         text = f'#!/bin/sh\nexport WORKBENCH_RUN="{work}/run" WORKBENCH_PATH="{work}/bin"\n'
         (hooks / hook).write_text(f'{text}date +%s >> "{work}/{hook}.ran"\nexec "{work}/workbench-{hook}"\n')
         (hooks / hook).chmod(0o755)
-    port = free_port()
+    port = free_port(1, 2, 101)
     started = subprocess.run(
         [str(SERVICE / "start"), "--nodes", "1", "--no-accounting", "--dir", str(work), "--port", str(port)],
         capture_output=True,

@@ -17,6 +17,7 @@ from tests.sources.canned_kubernetes import (
     DEADLINE,
     LOG,
     NOW,
+    PATIENT,
     Cluster,
     bad,
     collect,
@@ -24,6 +25,7 @@ from tests.sources.canned_kubernetes import (
     kubeconfig,
     pod,
     scope,
+    within,
 )
 from workbench.errors import SourceError
 from workbench.incident import load
@@ -118,7 +120,7 @@ def test_a_fault_of_the_whole_server_is_an_answer(
 ) -> None:
     """Every answer failed, in words and with a way out; nothing raised, nothing longer than the deadline, nothing written."""
     server.fault = fault
-    answers = collect(source, tmp_path)
+    answers = collect(source, tmp_path, within(fault))
 
     assert answers
     assert {one.status for one in answers} <= {"failed", "missing"}
@@ -126,8 +128,8 @@ def test_a_fault_of_the_whole_server_is_an_answer(
     assert re.search(words, bad(answers)), answers
     assert not list((tmp_path / "incident").rglob("*.json"))
     with pytest.raises(SourceError):
-        source.locate(scope(), Deadline(DEADLINE))
-    lines = source.examine(Deadline(DEADLINE))
+        source.locate(scope(), Deadline(within(fault)))
+    lines = source.examine(Deadline(within(fault)))
     assert any(line.status in ("critical", "unknown") for line in lines)
     assert not any(line.item.startswith("rights") and line.status == "ok" for line in lines)
 
@@ -140,7 +142,7 @@ def test_a_fault_of_one_question_costs_that_one_only(
     """The other files are there, and the answer of the one that lacks says so."""
     server.when = lambda request: what in request.path
     server.fault = fault
-    answers = collect(source, tmp_path)
+    answers = collect(source, tmp_path, within(fault))
     root = tmp_path / "incident"
 
     assert (root / "pods.json").exists()
@@ -169,7 +171,7 @@ def test_a_wait_longer_than_the_deadline_is_not_waited_for(source: Kubernetes, s
     began = time.monotonic()
     answers = collect(source, tmp_path)
 
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < PATIENT / 2
     assert "wait 3600 s, longer than the deadline" in bad(answers)
 
 
@@ -305,7 +307,7 @@ def test_events_that_are_too_old_are_stale(source: Kubernetes, cluster: Cluster,
     answer = next(one for one in answers if one.asked == "events")
 
     assert answer.status == "stale"
-    assert re.search(r"5\.[67] h ago", answer.detail)  # the suite has run for some minutes by now
+    assert re.search(r"(?:5\.[5-9]|6\.\d) h ago", answer.detail)  # the suite may have run for a while by now
 
 
 def test_a_clock_that_is_off_is_said(cluster: Cluster, tmp_path: Path) -> None:
@@ -351,7 +353,7 @@ class HeaderDrip:
 def test_a_header_that_drips_does_not_hold_us(tmp_path: Path) -> None:
     """A byte now and then keeps every time-out of a socket from striking; the deadline strikes, and cuts the call off."""
     with HeaderDrip() as server:
-        answers = collect(Kubernetes(kubeconfig(tmp_path, server.url)), tmp_path)
+        answers = collect(Kubernetes(kubeconfig(tmp_path, server.url)), tmp_path, DEADLINE)
         assert "did not answer within" in bad(answers)
         end = time.monotonic() + 3
         while (left := [one for one in threading.enumerate() if one.name == "kubernetes-api"]) and time.monotonic() < end:

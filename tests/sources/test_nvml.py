@@ -137,6 +137,20 @@ def test_the_health_of_the_fabric(play: Play, tmp_path: Path) -> None:
     assert (event.signature, event.gpu.index if event.gpu else None, event.data["what"]) == ("smi-fabric-health", 4, "bandwidth")
 
 
+def test_a_wrong_configuration_of_the_fabric_has_bits_of_its_own() -> None:
+    """The two-bit faults below it are all well (2, not faulty), and so is a mask that says nothing (0) or right (1)."""
+
+    def told(configuration: int) -> list[tuple[str, str]]:
+        state = {"state": "Completed", "status": 0, "health_mask": configuration << 8 | 0b10101010}
+        document = {"schema": SCHEMA, "node": "n", "ending": "whole", "gpus": [{"index": 4, "uuid": "GPU-1", "fabric": state}]}
+        found = parse_nvml(document, file="a.json").events
+        return [(event.signature, event.data["value"]) for event in found]
+
+    assert [told(code) for code in (0, 1)] == [[], []]
+    assert told(5) == [("smi-fabric-health", "Insufficient NVLinks")]
+    assert told(13) == [("smi-fabric-health", "code 13")]
+
+
 def test_a_lost_gpu_gets_the_address_that_is_left(play: Play, tmp_path: Path) -> None:
     """NVML has no word for a lost GPU; the kernel still lists its address."""
     document = play("lost=3")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pytest
 
 from workbench.sources.naming import node_of, nodes_in
 from workbench.sources.sniff import kind_of
+
+DATA = Path(__file__).parents[1] / "data"
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4011, name=python, GPU has fallen off the bus."
 SAMPLES = {
@@ -192,6 +195,18 @@ def test_a_job_log_named_after_a_node_that_other_evidence_knows() -> None:
 )
 def test_node_evidence_in_its_many_forms(kind: str, sample: str) -> None:
     assert kind_of("evidence", sample.encode()) == kind
+
+
+@pytest.mark.parametrize("name", ["gpu-node-7.xml", "out.txt", "evidence", "job.log"])
+def test_the_xml_of_nvidia_smi_is_known_by_what_it_says(name: str) -> None:
+    whole = (DATA / "smi" / "q-b200.xml").read_bytes()
+    assert kind_of(name, whole[:65536]) == "smi"
+    assert kind_of(name, b"\xef\xbb\xbf" + whole.split(b"\n", 1)[1]) == "smi"  # without its first line
+
+
+def test_other_xml_and_a_log_that_prints_some_are_not_of_nvidia_smi() -> None:
+    assert kind_of("a.xml", b'<?xml version="1.0"?>\n<project><name>nvidia_smi_log</name></project>\n') != "smi"
+    assert kind_of("job.log", b"2026-01-01 10:00:00 INFO step 1\nloss=1\n<?xml version='1.0'?>\n<nvidia_smi_log>\n") == "job-log"
 
 
 def test_number_behind_a_machines_name_counts_machines_and_one_behind_a_tools_word_does_not() -> None:

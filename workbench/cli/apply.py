@@ -4,46 +4,35 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import signal
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.cli import exits, remedy
 from workbench.cli.entry import complain
 from workbench.cli.remedy import add_remedy, read_plan, site_of
+from workbench.cli.stopping import stopping
 
 if TYPE_CHECKING:
     from workbench.remediation.engine import Outcome
 
-__all__ = ["add_arguments", "end_of", "run", "stopping"]
+__all__ = ["add_arguments", "end_of", "run"]
+
+
+QUEUED = "queue:"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("plan", metavar="PLAN", help="file that workbench plan --save wrote; - is stdin")
+    parser.add_argument(
+        "plan",
+        metavar="PLAN",
+        help="file that workbench plan --save wrote; - is stdin; queue:ID is one of the queue",
+    )
     parser.add_argument("--yes", action="store_true", help="do it: you approve the whole plan; without it nothing is changed")
     parser.add_argument("--only", metavar="WHAT", nargs="+", help="ids of actions or names of nodes: of the plan nothing else")
     add_remedy(parser)
-
-
-def stopping() -> threading.Event:
-    """Return an event that Ctrl-C and SIGTERM set: what is on its way is finished in the journal, nothing more is begun."""
-    stop = threading.Event()
-
-    def ask(*_: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        complain(
-            "stopping: nothing more is begun; once more ends at once", hint="what is open is settled by the next workbench apply"
-        )
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, ask)
-    return stop
 
 
 def end_of(outcomes: list[Outcome]) -> int:
@@ -62,8 +51,11 @@ def run(options: argparse.Namespace) -> int:
     from workbench.remediation.recheck import Recheck
     from workbench.report.plan import how_it_ended
 
+    if options.plan.startswith(QUEUED):
+        return _queued(options, options.plan.removeprefix(QUEUED))
     plan = read_plan(options.plan)
     site = site_of(options)
+    site.know(one.node for one in plan.actions)
 
     def tell(one: Outcome) -> None:
         sys.stdout.write(how_it_ended([one]))
@@ -99,4 +91,40 @@ def run(options: argparse.Namespace) -> int:
             tell=tell,
             **remedy.PACE,
         )
+    return end_of(outcomes)
+
+
+def _queued(options: argparse.Namespace, id: str) -> int:
+    """Do exactly what a person has said yes to in the queue."""
+    from workbench.cli.queue import queue_of
+    from workbench.remediation.engine import resume
+    from workbench.remediation.proposing import execute, note_down
+    from workbench.report.plan import how_it_ended
+
+    site = site_of(options)
+    queue = queue_of(site.config)
+    one = queue.get(id)
+    site.know(action.node for action in one.plan.actions)
+    if options.only:
+        raise remedy.Usage(
+            "of a plan in the queue all is done or nothing", hint="leave out --only: the yes was to the whole plan"
+        )
+    if not options.yes:
+        sys.stdout.write(
+            f"{one.id} is {one.state}{': ' + one.problem if one.problem else ''}\nNothing was changed. To do it: --yes\n"
+        )
+        return exits.OK if one.state in ("approved", "applying") and not one.problem else exits.INCOMPLETE
+
+    def tell(outcome: Outcome) -> None:
+        sys.stdout.write(how_it_ended([outcome]))
+        sys.stdout.flush()
+
+    stop = stopping()
+    with site.alone() as lock, site.journal() as journal:
+        common = {"lock": lock, "kill": Path(site.policy.stop_file), "stop": stop.is_set, "tell": tell, **remedy.PACE}
+        resume(journal, site.executor, **common)
+        try:
+            outcomes = execute(queue, one, site.executor, journal, site.policy, by=journal.by, **common)
+        finally:
+            note_down(queue, journal)
     return end_of(outcomes)

@@ -12,7 +12,31 @@ from workbench import __version__
 from workbench.cli import COMMANDS, exits
 from workbench.errors import WorkbenchError
 
-__all__ = ["Parser", "complain", "parser_for", "run"]
+__all__ = ["Parser", "complain", "parser_for", "run", "split_program"]
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """
+    The terminal's width is asked for here: argparse makes a formatter for each argument, and would import all of `shutil` for the first.
+
+    Where standard output is no terminal, or `COLUMNS` says otherwise, it is as with argparse.
+    """
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_width())
+
+
+def _width() -> int:
+    try:
+        columns = int(os.environ["COLUMNS"])
+    except (KeyError, ValueError):
+        columns = 0
+    if columns <= 0:
+        try:
+            columns = os.get_terminal_size(sys.__stdout__.fileno()).columns  # type: ignore[union-attr]
+        except (AttributeError, ValueError, OSError):  # no standard output, a closed one, no terminal
+            columns = 0
+    return (columns or 80) - 2  # as argparse has it
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,25 +73,29 @@ def parser_for(words: list[str] | None = None) -> argparse.ArgumentParser:
     """
     Return the parser; only the command named in `words` has its arguments filled in (all of them when it is None).
 
-    Importing every command's module to print the list of commands would make `--help` slow.
+    Importing every command's module to print the list of commands would make `--help` slow; and a command that is the first word needs no
+    parser of the others: `workbench run` has a job that waits for it.
     """
+    first = words[0] if words and words[0] in COMMANDS else None
     parser = Parser(
         prog="workbench",
         description="From the scattered evidence of a failed GPU job to one verdict: what failed first, where, why, what to do.",
         epilog=exits.table(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"workbench {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name, summary in COMMANDS.items():
+        if first not in (None, name):
+            continue
         command = commands.add_parser(
             name,
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
             epilog=exits.table(name),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Help,
             allow_abbrev=False,
         )
         command.add_argument(
@@ -78,12 +106,22 @@ def parser_for(words: list[str] | None = None) -> argparse.ArgumentParser:
     return parser
 
 
+def split_program(words: list[str]) -> tuple[list[str], list[str]]:
+    """Split off what stands behind ``--`` where a command runs another: none of its words is ours."""
+    if words[:1] == ["run"] and "--" in words:
+        at = words.index("--")
+        return words[:at], words[at + 1 :]
+    return words, []
+
+
 def run(words: list[str]) -> int:
     """Parse `words`, run the command, return its exit code."""
+    words, program = split_program(words)
     debug = "--debug" in words
     try:
         parser = parser_for(words)
         options = parser.parse_args(words)
+        options.program = program
         if options.command is None:
             parser.print_help(sys.stderr)
             return exits.USAGE

@@ -72,6 +72,29 @@ OWN: dict[str, dict[int, str]] = {
         69: "a step failed, or nobody knows",
     },
     "journal": {0: "shown or written", 3: "lines of it are damaged or missing"},
+    "checkpoints": {
+        0: "there is one that can be restored",
+        2: "there is none",
+        3: "there is none among what could be looked at, and something could not",
+    },
+    "serve": {
+        0: "it was asked to stop (SIGTERM, Ctrl-C)",
+        69: "the address is taken, a folder is not there, or the extra `ui` is not installed",
+    },
+    "watch": {
+        0: "one look is done, and all that was due is collected and told; or it was asked to stop",
+        3: "a scheduler could not be seen whole, a collection failed, or somebody could not be told; all of it is tried again",
+    },
+    "run": {
+        0: "the command ended well, at the first attempt or a later one; --show: shown",
+        75: "another `workbench run` works in that folder",
+        126: "the command cannot be run",
+        127: "there is no such command",
+        128: "128 and the number of the signal that ended the command; any other code is the command's own",
+    },
+    "inbox": {0: "shown or changed", 3: "entries are damaged; the others are shown"},
+    "gameday": {0: "all was right", 3: "a cause, node, advice or plan was wrong; it says which"},
+    "fleet": {0: "shown or written", 3: "a part of what was given could not be used; the rest was"},
     "loop": {0: "one turn is done, or it was asked to stop", 3: "the fleet could not be seen whole, or something was refused"},
 }
 

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     if words:
         raise Usage(f"{words[0]!r} is one word too many")
     if options.action == "offenders":
-        return _offenders(journal.entries(), time.time(), options.output)
+        return _offenders(journal.past(), time.time(), options.output)
     since = moment(options.since, time.time()) or 0.0
     entries = journal.open() if options.action == "open" else journal.entries()
     entries = [one for one in entries if one.time >= since and (not options.node or one.node == options.node)]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from workbench.cli.entry import complain
 from workbench.cli.remedy import Usage, add_remedy, site_of, wrong_in
 
 if TYPE_CHECKING:
-    from workbench.remediation.loop import Loop, Round
+    from workbench.remediation.loop import Round
     from workbench.remediation.model import Trouble
     from workbench.remediation.troubles import Checked
 
@@ -63,7 +62,10 @@ class _Folder:
 
 def run(options: argparse.Namespace) -> int:
     """Make one turn, or turn after turn until told to stop."""
-    from workbench.cli.apply import end_of, stopping
+    from workbench.cli.apply import end_of
+    from workbench.cli.queue import queue_of
+    from workbench.cli.scrape import serve
+    from workbench.cli.stopping import stopping
     from workbench.config import time_span
     from workbench.remediation.loop import Loop
     from workbench.report.plan import how_it_ended
@@ -78,6 +80,7 @@ def run(options: argparse.Namespace) -> int:
     if options.verdicts and not Path(options.verdicts).is_dir():
         raise Usage(f"--verdicts {options.verdicts} is no folder")
     site, stop = site_of(options), stopping()
+    site.known()
 
     def done(turn: Round) -> None:
         for problem in turn.problems:
@@ -88,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
                 sys.stdout.write(clean(f"breaker open: {turn.plan.breaker}") + "\n")
             if waiting:
                 nodes = ", ".join(dict.fromkeys(one.node for one in waiting if one.node))
-                sys.stdout.write(clean(f"{len(waiting)} actions wait for a yes, on {nodes}: workbench plan") + "\n")
+                sys.stdout.write(clean(f"{len(waiting)} actions wait for a yes, on {nodes}: workbench queue") + "\n")
         sys.stdout.flush()
 
     def wait(span: float) -> None:
@@ -108,11 +111,14 @@ def run(options: argparse.Namespace) -> int:
             stop=stop.is_set,
             clock=remedy.PACE["clock"],
             steady=remedy.PACE["steady"],
-            sleep=wait,
+            sleep=wait if remedy.PACE["sleep"] is time.sleep else remedy.PACE["sleep"],
             tell=tell,
             wake=None if options.once else site.watch(),
+            queue=queue_of(site.config),
         )
-        server = _serve(options.listen, loop, 3 * seconds + 120) if options.listen else None
+        fresh = 3 * seconds + 120
+        why_not = "the last turn is too old or did not see the fleet whole"
+        server = serve(options.listen, loop.metrics, lambda: loop.ready(fresh), why_not) if options.listen else None
         try:
             if options.once:
                 turn = loop.once()
@@ -124,34 +130,3 @@ def run(options: argparse.Namespace) -> int:
                 server.shutdown()
                 server.server_close()
     return exits.OK
-
-
-def _serve(address: str, loop: Loop, fresh: float) -> ThreadingHTTPServer:
-    host, _, port = address.rpartition(":")
-    if not port.isdigit():
-        raise Usage(f"--listen {address!r} is no address", hint="--listen 127.0.0.1:9812")
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            ready = loop.ready(fresh)
-            code, text = {
-                "/metrics": (200, loop.metrics()),
-                "/healthz": (200, "alive\n"),
-                "/readyz": (200, "ready\n") if ready else (503, "the last turn is too old or did not see the fleet whole\n"),
-            }.get(self.path, (404, "there are /metrics, /healthz and /readyz\n"))
-            body = text.encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            pass
-
-    try:
-        server = ThreadingHTTPServer((host or "127.0.0.1", int(port)), Handler)
-    except OSError as error:
-        raise Usage(f"--listen {address}: {error.strerror or error}") from None
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return server

@@ -6,9 +6,13 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workbench.cli import exits
 from workbench.cli.remedy import Usage, add_remedy, site_of, wrong_in
+
+if TYPE_CHECKING:
+    from workbench.remediation.model import Plan
 
 __all__ = ["add_arguments", "run"]
 
@@ -29,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--save", metavar="FILE", help="write the plan there, for workbench apply")
     parser.add_argument(
+        "--queue",
+        action="store_true",
+        help="propose it, one plan a node, to whoever may approve (workbench queue, and the dashboard)",
+    )
+    parser.add_argument(
         "--despite-breaker", metavar="REASON", default="", help="go on although many nodes fail at once: who decided so, and why"
     )
     parser.add_argument("-o", "--output", choices=("table", "json", "md"), default="table", help="default: table")
@@ -47,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
         raise Usage("there is nothing to plan for", hint="give --from FILE, or leave out --no-conditions")
     site = site_of(options)
     troubles, checked = wrong_in(options.files)
+    site.know([one.node for one in troubles] + [one.node for one in checked] + options.node)
     fleet = site.fleet()
     if not options.no_conditions:
         shown, seen = of_fleet(fleet)
@@ -58,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     plan = make_plan(
         troubles,
         fleet,
-        past=site.journal().entries(),
+        past=site.journal().past(),
         policy=site.policy,
         verbs=site.executor.verbs,
         checked=checked,
@@ -74,4 +84,23 @@ def run(options: argparse.Namespace) -> int:
         os.replace(beside, options.save)
         text = text.replace("workbench plan … --save plan.json; workbench apply plan.json", f"workbench apply {options.save}")
     sys.stdout.write(text)
+    if options.queue:
+        _propose(plan, options)
     return exits.OK if fleet.complete else exits.INCOMPLETE
+
+
+def _propose(plan: Plan, options: argparse.Namespace) -> None:
+    """Put each node's part into the queue: what a person asks for needs a yes, whatever the policy would do alone."""
+    import getpass
+    from dataclasses import replace
+
+    from workbench.cli.live import config_of
+    from workbench.cli.queue import queue_of
+    from workbench.remediation.proposing import parts
+
+    queue = queue_of(config_of(options))
+    asked = replace(plan, actions=tuple(replace(one, approval="person") for one in plan.actions if one.verb != "page"))
+    for part in parts(asked):
+        one = queue.propose(part, by=f"{getpass.getuser()}@cli")
+        assert one is not None  # only a loop is told no
+        sys.stdout.write(f"{one.id} {one.state}: {', '.join(dict.fromkeys(action.node for action in part.actions))}\n")

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +43,9 @@ def add_remedy(parser: argparse.ArgumentParser) -> None:
         "--policy", metavar="FILE", help="what may be done (remediation.policy); default: nothing without a person"
     )
     parser.add_argument("--journal", metavar="FILE", help="where every intent and outcome is kept (remediation.journal)")
-    parser.add_argument("--scheduler", choices=("auto", "kubernetes", "slurm"), help="what changes nodes (remediation.scheduler)")
+    parser.add_argument(
+        "--scheduler", choices=("auto", "kubernetes", "slurm", "none"), help="what changes nodes (remediation.scheduler)"
+    )
     add_site(parser)
 
 
@@ -92,6 +94,30 @@ class Site:
             yield lock
         finally:
             lock.release()
+
+    def know(self, names: Iterable[str]) -> None:
+        """Believe that these are nodes, where there is no scheduler that says which there are."""
+        from workbench.remediation.executors.roster import Roster
+
+        if isinstance(self._scheduler, Roster):
+            self._scheduler.know(names)
+
+    def known(self) -> None:
+        """
+        Make sure that somebody says which nodes there are: a loop asks nobody.
+
+        Raises
+        ------
+        ConfigError
+            There is neither a scheduler nor a list of nodes.
+        """
+        from workbench.remediation.executors.roster import Roster
+
+        if isinstance(self._scheduler, Roster) and not self._scheduler.listed:
+            raise ConfigError(
+                "there is neither Kubernetes nor Slurm, and the policy does not say which nodes there are",
+                hint='give a kubeconfig or slurm.prefix; or [nodes] names = ["gpu-1", "gpu-2"] in the policy',
+            )
 
     def watch(self) -> Callable[[float], bool] | None:
         """Let watches keep the fleet up to date where the scheduler has them; return what waits for news of it, or None."""
@@ -149,15 +175,16 @@ def _scheduler(config: Config, policy: Policy) -> Executor:
     if which == "kubernetes" or (which == "auto" and "kubernetes" in names):
         from workbench.remediation.executors.kubernetes.executor import Kubernetes
 
-        return Kubernetes(config["kubernetes.kubeconfig"], config["kubernetes.context"])
+        machines = config["kubernetes.machines"]
+        return Kubernetes(config["kubernetes.kubeconfig"], config["kubernetes.context"], machines=machines)
     if which == "slurm" or (which == "auto" and "slurm" in names):
         from workbench.remediation.executors.slurm import Slurm
 
         return Slurm(tuple(config["slurm.prefix"]), adopt=policy.adopt)
-    raise ConfigError(
-        "there is neither Kubernetes nor Slurm to act on",
-        hint="give a kubeconfig, or slurm.prefix; workbench doctor tells what is reached",
-    )
+    from workbench.remediation.executors.roster import Roster
+
+    # a site without a scheduler: nodes by name, and what the policy's commands can do
+    return Roster(Path(config["remediation.folder"]) / "out-of-service.json", policy.nodes, policy.asks, clock=PACE["clock"])
 
 
 def _keeper(config: Config) -> Any:
@@ -168,6 +195,10 @@ def _keeper(config: Config) -> Any:
 
         from workbench.live import collect, scope_for
         from workbench.remediation.executors.bundles import Kept
+        from workbench.sources.site import sources_of
+
+        if all(one.name == "node" for one in sources_of(config)[0]):  # nobody can be asked about another machine
+            return _known(action, path)
 
         now = PACE["clock"]()
         scope = scope_for(str(action.args.get("job") or ""), config, since=now - 86400, until=now)
@@ -178,6 +209,16 @@ def _keeper(config: Config) -> Any:
         return Kept(str(collected.path), len(good), silent)
 
     return keep
+
+
+def _known(action: Any, path: Path) -> Any:
+    """Keep what the plan knows of a fault: the lines of the verdict or the findings, with where they are from."""
+    from workbench.durable import write_whole
+    from workbench.remediation.executors.bundles import Kept
+
+    file = path.with_name(path.name.removesuffix(".tar.zst") + ".json")
+    write_whole(file, {"schema": "workbench.evidence/1", "node": action.node, "why": action.why, **dict(action.args)})
+    return Kept(str(file), 1 if action.args.get("evidence") else 0, ("every source: none is configured",))
 
 
 def wrong_in(paths: Sequence[str]) -> tuple[list[Trouble], list[Checked]]:

@@ -277,16 +277,6 @@ def _use_catalog(folder: Path) -> None:
 def _redactor(names: list[str]) -> Callable[[str], str] | None:
     if not names:
         return None
-    from workbench.errors import ConfigError
-    from workbench.report.redact import redact
+    from workbench.report.redact import names_in, redact
 
-    listed: list[str] = []
-    for name in names:
-        if name.startswith("@"):
-            try:
-                listed += Path(name[1:]).read_text(encoding="utf-8").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"--redact {name}: {error}", hint="give a text file with one name a line") from error
-        else:
-            listed.append(name)
-    return redact(listed)
+    return redact(names_in(names))

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.cli import exits, remedy
-from workbench.cli.apply import end_of, stopping
+from workbench.cli.apply import end_of
 from workbench.cli.remedy import Usage, add_remedy, site_of
+from workbench.cli.stopping import stopping
 
 if TYPE_CHECKING:
     from workbench.remediation.engine import Outcome
@@ -36,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
         for one in site.journal().entries()
         if one.kind == "intent" and not one.undo and {one.action, one.plan, one.node} & set(options.what)
     ]
+    site.know(one.node for one in done)
     if not done:
         raise Usage("the journal knows nothing of it", hint="workbench journal shows what was done")
     if not options.yes:

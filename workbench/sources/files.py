@@ -24,7 +24,7 @@ from workbench.sources.sniff import is_json, kind_of, looks_binary
 from workbench.sources.survey import Limits, Survey, survey
 from workbench.sources.walk import Found, find
 
-__all__ = ["Document", "Limits", "Progress", "locate", "nothing", "read_evidence", "read_files", "scanner"]
+__all__ = ["Document", "Limits", "Progress", "Utf16", "locate", "nothing", "read_evidence", "read_files", "scanner"]
 
 MIB = 1 << 20
 _DIGITS = re.compile(r"\d+")
@@ -58,7 +58,8 @@ class Document:
 
     `lines` has every line of a log when `complete`, else its begin, its end and the lines that match a signature with their
     neighbours; `counts` says how many lines of the whole log each signature matched. `data` is the content of JSON and YAML
-    (a list when there are several documents), `raw` the bytes of metrics, dumps and structured documents.
+    (a list when there are several documents), `raw` the bytes of metrics, dumps and structured documents. Of a log that is not complete
+    `samples` are lines from all over it, and `marks`, of one that lies unpacked on disk, an index: (offset, lines before it).
     """
 
     name: str
@@ -72,6 +73,8 @@ class Document:
     raw: bytes | None = None
     counts: dict[str, int] = field(default_factory=dict)
     mtime: float | None = None
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    samples: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 @lru_cache(maxsize=2)
@@ -175,6 +178,7 @@ class _Reader:
         self.scan = scan
         self.progress = progress
         self.share = about.share
+        self.samples = about.samples
         self.total = about.total
         self.nodes = about.nodes
         self.kinds: dict[str, tuple[str, int]] = {}
@@ -324,7 +328,7 @@ class _Reader:
         stream = member.stream
         utf16 = head[:2] in (b"\xff\xfe", b"\xfe\xff")
         if utf16:
-            stream = Stream(_Utf16(stream).readinto)
+            stream = Stream(Utf16(stream).readinto)
         share = max(self.share, _KERNEL) if document.kind == "kernel-log" else self.share
         data = stream.peek(share + 1) if member.path is None or utf16 or (member.size or 0) <= share else b""
         failed = stream.failed or member.stream.failed
@@ -356,7 +360,10 @@ class _Reader:
             per_signature=self.limits.per_signature,
             head=head_size,
             tail=tail_size,
+            samples=self.samples if document.kind == "job-log" else 0,
         )
+        document.samples = result.samples
+        document.marks = result.marks if isinstance(source, str) and len(result.marks) > 1 else []
         document.size, document.total_lines, document.counts = result.total_bytes, result.total_lines, result.counts
         document.complete = False
         lines = {line.offset: line for line in result.lines}
@@ -429,7 +436,7 @@ class _Reading:
         return len(data)
 
 
-class _Utf16:
+class Utf16:
     """Hands out UTF-16 text (Windows tools and some BMCs write it) as UTF-8."""
 
     def __init__(self, stream: Stream) -> None:

@@ -76,9 +76,14 @@ def kind_of(name: str, head: bytes) -> str:
     text = head[:HEAD].removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"").decode("utf-8", "replace")
     if is_json(head):
         return _json_kind(name, text.lstrip())
+    if _SMI_XML.match(text):  # nvidia-smi -q -x, whatever the file is called
+        return "smi"
     if "apiVersion: " in text and re.search(r"^apiVersion: \S", text, re.M) and re.search(r"^kind: \S", text, re.M):
         return "kubernetes"
     return _text_kind(name, text)
+
+
+_SMI_XML = re.compile(r"\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*)?(?:<!DOCTYPE\s+nvidia_smi_log\b|<nvidia_smi_log\b)", re.S)
 
 
 def is_json(head: bytes) -> bool:

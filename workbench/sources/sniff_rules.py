@@ -54,8 +54,8 @@ KERNEL_NAME = re.compile(r"^.{0,80}?(?<!\w)kernel(?:(?:\[\d+\])?:| - - -) ")
 # the body of a kernel line, for logs whose stamps were cut off
 KERNEL_BODY = re.compile(
     r"^\W*(?:(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?[ \t]+)?(?:NVRM: |"
-    r"Xid \d{1,3} (?:\(?PCI|on |at )|nvidia[\w-]*: |nvidia-nvswitch\d*: |nvidia-nvlink|nvidia-uvm|nvidia-peermem|pcieport |"
-    r"AER: |EDAC |mce: |mlx5_core |bnxt_en |"
+    r"Xid \d{1,3} (?:\(?PCI|on |at )|nvidia(?!-(?:container|smi|persistenced|fabricmanager|docker|ctk))[\w-]*: |"
+    r"nvidia-nvswitch\d*: |nvidia-nvlink|nvidia-uvm|nvidia-peermem|pcieport |AER: |EDAC |mce: |mlx5_core |bnxt_en |amdgpu |\[drm|"
     r"nvme\d|nvme |I/O error, dev |EXT4-fs|XFS \(|BTRFS|blk_update_request|Lustre|LNet|BUG: |watchdog: |"
     r"INFO: task |INFO: rcu|rcu: |"
     r"task:\S+ +state:|Call Trace:|RIP: |RSP: |Code: [0-9a-f]{2} |Memory cgroup out of memory|"
@@ -131,6 +131,7 @@ KUBE_TEXT = lines(
     r"NAMESPACE +[A-Z]",
     r"LAST SEEN +(?:TYPE|FIRST SEEN|COUNT)",
     r" *Type +(?:Reason|Status) +(?:Age|LastHeartbeatTime)",
+    r"\s*(?:Normal|Warning)\s{2,}[A-Z]\w+\s{2,}(?:<invalid>|\d+[ydhms])",  # the events of `kubectl describe`, cut out
     r"(?:Events|Conditions|Tolerations|Node-Selectors|Containers|Init Containers|Allocated resources|"
     r"Non-terminated Pods|Capacity|Allocatable|Taints|QoS Class|Roles):(?: |$)",
 )
@@ -186,7 +187,8 @@ SMI = lines(
 )
 # 2025-12-22 10:41:07.221 ERROR [1514002:1514004] [[Health]] …  (nv-hostengine.log of DCGM)
 HOSTENGINE = re.compile(
-    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} +(?:FATAL|CRITICAL|ERROR|WARN\w*|INFO|DEBUG|VERB\w*) +\[\d+:\d+\] "
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} +(?:FATAL|CRITICAL|ERROR|WARN\w*|INFO|DEBUG|VERB\w*) +\[\d+:\d+\] |"
+    r"(?:FATAL|CRITICAL|ERROR|WARN\w*|INFO|DEBUG|VERB\w*) +\[\d+:\d+\] \[\["  # copied without its time
 )
 SMI_SURE = (
     "NVIDIA-SMI",

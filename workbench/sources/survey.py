@@ -34,6 +34,8 @@ class Limits:
         Largest metrics exposition or flight-recorder dump.
     per_signature : int
         Matched lines kept for each signature of one log.
+    samples : int
+        Lines taken from all over the logs that are not kept whole, of all logs together: what the job did in between.
     files : int
         Files in a folder.
     workers : int
@@ -47,6 +49,7 @@ class Limits:
     data: int = 128 * MIB
     raw: int = 512 * MIB
     per_signature: int = 2000
+    samples: int = 65_536
     files: int = 200_000
     workers: int = 2
     expanded: int = 64 << 30
@@ -61,14 +64,22 @@ class Survey:
     share: int
     nodes: frozenset[str]
     total: int
+    samples: int = 0  # of one log
 
 
 def survey(found: Sequence[Found], limits: Limits | None = None) -> Survey:
     """Look over the names and sizes of an incident's files, before any of them is read."""
     limits = limits or Limits()
     return Survey(
-        limits, _share(found, limits), frozenset(nodes_in(each.name for each in found)), sum(each.size for each in found)
+        limits,
+        _share(found, limits),
+        frozenset(nodes_in(each.name for each in found)),
+        sum(each.size for each in found),
+        min(max(limits.samples // max(len(found), 1), _FEWEST), _MOST) if limits.samples else 0,
     )
+
+
+_FEWEST, _MOST = 4, 2048  # samples of one log
 
 
 # metrics and structured documents are read whole and cost no work on lines

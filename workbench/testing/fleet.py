@@ -29,7 +29,8 @@ class Effect:
     """
     One change of the world that an action made.
 
-    `owner` is who restricted the node just before; `lost` is the work that ended; `state` is the node just before.
+    `owner` is who restricted the node just before; `lost` is the work that ended; `state` is the node just before; `sent` is when its request
+    left the controller, by the time that nobody can set.
     """
 
     time: float
@@ -42,6 +43,7 @@ class Effect:
     lost: tuple[str, ...] = ()
     state: NodeState | None = None
     undo: bool = False
+    sent: float = 0.0
 
 
 @dataclass(slots=True)

@@ -51,6 +51,7 @@ class FleetExecutor:
         self._fleet = fleet
         self.by = by
         self.verbs = verbs
+        self._sent = 0.0  # when the request that is being answered was sent
 
     # requests
 
@@ -81,8 +82,14 @@ class FleetExecutor:
         """Take it back, if it still is as the action made it."""
         return self._ask(f"undo {action.verb}", deadline, lambda: self._undo(action))
 
-    def _ask(self, call: str, deadline: Deadline, answer: Callable[[], T]) -> T:
+    def _ask(self, call: str, deadline: Deadline, reply: Callable[[], T]) -> T:
         fleet = self._fleet
+        sent = fleet.now
+
+        def answer() -> T:
+            self._sent = sent  # another request may have been answered while this one was on its way
+            return reply()
+
         fault = fleet.fault(call) if fleet.fault is not None else ""
         reads = not call.startswith(("begin", "undo"))
         if fault == "crash-before":
@@ -135,6 +142,7 @@ class FleetExecutor:
             lost,
             None if machine is None else fleet.state(machine),
             undo,
+            self._sent,
         )
         if not undo:
             operation.effects += 1

@@ -36,7 +36,7 @@ class Slurm:
     state : dict
         What the commands answer from: ``accounts`` (rows of sacct), ``jobs`` and ``nodes`` (records of scontrol), ``states`` (rows of
         sinfo), ``accounting`` (whether there is a slurmdbd), ``up`` (whether slurmctld answers) and ``memory`` (whether it still knows
-        ended jobs), ``queue`` (jobs that hold nodes: id, user, state, start, nodes, gres, used, name), ``user`` (who asks).
+        ended jobs), ``queue`` (jobs that hold nodes or wait: id, user, state, start, nodes, gres, used, name), ``user`` (who asks).
     """
 
     def __init__(self, source: str | Path | Evidence | None = None, nodes: Iterable[str] = ()) -> None:

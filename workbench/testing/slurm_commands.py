@@ -20,6 +20,7 @@ from typing import Any
 
 from workbench.parse.nodeset import expand
 from workbench.testing import slurm_control as control
+from workbench.testing import slurm_queue as queue
 
 __all__ = ["answer", "changing", "main"]
 
@@ -64,7 +65,7 @@ def answer(file: Path, name: str, words: list[str]) -> tuple[int, str, str]:
     try:
         if words in (["--version"], ["-V"]):
             return 0, f"slurm-wlm {RELEASE}\n", ""
-        if name == "scontrol" and words[:1] in (["update"], ["reboot"]):
+        if name == "scontrol" and words[:1] in (["update"], ["reboot"], ["requeue"]):
             with changing(file) as state:
                 return 0, scontrol(state, words), ""
         return 0, commands[name](json.loads(file.read_text(encoding="utf-8")), words), ""
@@ -258,7 +259,7 @@ def scontrol(state: Mapping[str, Any], words: Sequence[str]) -> str:
     given, rest = _options("scontrol", words, {}, plain)
     if rest == ["ping"]:
         return f"Slurmctld(primary) at fake is {'UP' if state['up'] else 'DOWN'}\n"
-    if rest[:1] in (["update"], ["reboot"]):
+    if rest[:1] in (["update"], ["reboot"], ["requeue"]):
         return _changed(state, rest)
     if rest[:1] != ["show"] or len(rest) < 2:
         raise Usage(f"invalid keyword: {' '.join(rest)}")
@@ -285,17 +286,17 @@ def scontrol(state: Mapping[str, Any], words: Sequence[str]) -> str:
 
 
 def _changed(state: Mapping[str, Any], words: Sequence[str]) -> str:
+    about_job = words[0] == "requeue" or any(word.lower().startswith("jobid=") for word in words)
     if not state["up"]:
-        who = "slurm_update" if words[0] == "update" else "scontrol_reboot_nodes"
+        who = "scontrol_reboot_nodes" if words[0] == "reboot" else "slurm_update"
         raise Usage(f"{who} error: Unable to contact slurm controller (connect failure)")
-    if state.get("user", "root") != "root":  # neither operator nor SlurmUser
+    if state.get("user", "root") != "root" and not about_job:  # neither operator nor SlurmUser
         raise Usage(
             "slurm_update error: Invalid user id" if words[0] == "update" else "scontrol_reboot_nodes error: Permission denied"
         )
+    change = {"reboot": control.reboot, "requeue": queue.requeue}.get(words[0], queue.update if about_job else control.update)
     try:
-        (control.update if words[0] == "update" else control.reboot)(
-            dict(state) if not isinstance(state, dict) else state, words[1:]
-        )
+        change(dict(state) if not isinstance(state, dict) else state, words[1:])
     except control.Refused as error:
         raise Usage(str(error)) from None
     return ""
@@ -304,20 +305,22 @@ def _changed(state: Mapping[str, Any], words: Sequence[str]) -> str:
 def squeue(state: Mapping[str, Any], words: Sequence[str]) -> str:
     """Answer for squeue with a format of one-letter fields."""
     valued = {"-o": "format", "--format": "format", "-t": "states", "--states": "states", "-w": "nodes", "--nodelist": "nodes"}
+    valued |= {"-O": "columns", "--Format": "columns"}
     plain = {"-h": "bare", "--noheader": "bare", "-a": "all", "--all": "all"}
     given, rest = _options("squeue", words, valued, plain)
-    if rest or "bare" not in given or "format" not in given:
+    if rest or "bare" not in given or not {"format", "columns"} & set(given):
         raise Usage("squeue: only --noheader --format is known here")
     if not state["up"]:
         raise Usage("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
     try:
-        return control.squeue(state, given)
+        return queue.columns(state, given["columns"]) if "columns" in given else queue.squeue(state, given)
     except control.Refused as error:
         raise Usage(str(error)) from None
 
 
 def _jobs(state: Mapping[str, Any], names: Sequence[str]) -> list[str]:
     known = state["jobs"] if state["memory"] else {}
+    known = {**known, **{job["id"]: queue.record(job) for job in state.get("queue", ())}}
     if not names:
         return list(known.values()) or ["No jobs in the system"]
     base = re.split(r"[_+.]", names[0])[0]

@@ -1,5 +1,5 @@
 """
-Turn what is asked of slurmctld about nodes (drain, resume, reboot) into a changed memory of a cluster, and its jobs into squeue's table.
+Turn what is asked of slurmctld about nodes (drain, resume, reboot) into a changed memory of a cluster, and that into which jobs hold nodes.
 
 Answers as release 22.05 does, also where that is odd: what was seen of the real one is in tests/data/conformance/slurm-changes.json.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.parse.nodeset import expand
 
-__all__ = ["Refused", "holding", "node_record", "reboot", "shown", "squeue", "update"]
+__all__ = ["Refused", "holding", "node_record", "reboot", "shown", "update"]
 
 _WAKES = 0.3  # seconds for which a node that was given back shows no boot and no answer (with real slurmd: until its next answer)
 _ASKED, _AWAY = 0.2, 0.6  # seconds until a reboot that was asked for is issued, and until it is over
@@ -22,9 +22,6 @@ _STATES = (
     "Invalid input: state={}\nRequest aborted\nValid states are: NoResp DRAIN FAIL FUTURE RESUME POWER_DOWN POWER_UP UNDRAIN\n"
     "Not all states are valid given a node's prior state"
 )
-_FIELDS = {
-    "A": "id", "u": "user", "t": "state", "S": "start", "D": "count", "N": "nodes", "b": "gres", "j": "name",
-}  # fmt: skip
 
 
 class Refused(Exception):
@@ -200,25 +197,3 @@ def holding(state: Mapping[str, Any]) -> list[dict[str, Any]]:
             row = {"id": job, "user": values["UserId"].split("(")[0], "state": "R", "start": values["StartTime"], "gres": "N/A"}
             found.append({**row, "nodes": expand(values["NodeList"]), "name": values["JobName"]})
     return found
-
-
-def squeue(state: Mapping[str, Any], given: Mapping[str, str]) -> str:
-    """
-    Answer for ``squeue --noheader --format=…``.
-
-    Raises
-    ------
-    Refused
-        With squeue's words.
-    """
-    wanted = set(expand(given["nodes"])) if "nodes" in given else None
-    if wanted is not None and (lost := sorted(wanted - set(state["nodes"]))):
-        raise Refused(f"squeue: error: Invalid node name {lost[0]}")
-    states = set(given["states"].split(",")) if "states" in given else None
-    lines = []
-    for job in holding(state):
-        if (wanted is not None and not wanted & set(job["nodes"])) or (states is not None and job["state"] not in states):
-            continue
-        values = {**job, "count": len(job["nodes"]), "nodes": ",".join(job["nodes"])}
-        lines.append(re.sub(r"%([a-zA-Z])", lambda found: str(values[_FIELDS[found[1]]]), given["format"]) + "\n")  # noqa: B023
-    return "".join(lines)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 from workbench.errors import SourceError
-from workbench.parse.kubernetes_reasons import epoch
+from workbench.parse.kubernetes_reasons import event_span
 from workbench.sources.contract import Answer, Deadline, Folder, Scope, SourceTimeout
 from workbench.sources.kubernetes import devices
 from workbench.sources.kubernetes.api import Api, Listing
@@ -306,7 +306,7 @@ class Collection:
 
         def ours(item: dict[str, Any]) -> bool:
             about = item.get(field) or item.get("involvedObject") or item.get("regarding") or {}
-            first, last = _span(item)
+            first, last = event_span(item)
             if last is not None:
                 oldest.append(last)
             kind, name = str(about.get("kind")), str(about.get("name"))
@@ -387,19 +387,6 @@ def _document(items: list[dict[str, Any]], cleaner: Cleaner, complete: bool) -> 
         text = json.dumps(cleaner.clean(item), separators=(",\n", ": "), ensure_ascii=False)
         yield ((",\n" if at else "\n") + text).encode("utf-8", "replace")
     yield b"\n    ]\n}\n"
-
-
-def _span(item: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Return when an event was seen first and last."""
-    meta, series = item.get("metadata") or {}, item.get("series") or {}
-    first = epoch(
-        item.get("firstTimestamp")
-        or item.get("deprecatedFirstTimestamp")
-        or item.get("eventTime")
-        or meta.get("creationTimestamp")
-    )
-    last = epoch(item.get("lastTimestamp") or item.get("deprecatedLastTimestamp") or series.get("lastObservedTime"))
-    return first, last if last is not None else first
 
 
 def _stamp(time: float) -> str:

@@ -147,6 +147,16 @@ class Slurm:
                 raise error
         return [], []
 
+    def ended(self, since: float, until: float, deadline: Deadline) -> list[Allocation]:
+        """Return the allocations of all jobs that ended, ran or waited in a window; raises as `allocations` does."""
+        everything = Scope(",", since, until)  # no job has that name, so sacct is asked for the window alone
+        try:
+            return self._accounts(everything, Deadline(deadline.left(30.0) * 2 / 3), True)
+        except SourceError:
+            with suppress(SourceError):
+                return self._remembered(everything, deadline, True)
+            raise
+
     def _accounts(self, scope: Scope, deadline: Deadline, by_name: bool) -> list[Allocation]:
         select = ["--allocations", "--duplicates", "--allusers", *self._selection(scope, by_name)]
         try:
