@@ -23,7 +23,7 @@ _GAP = 0.05  # s: of steps faster than this not every one is told, so that no lo
 _file = -1  # descriptor; -1 not opened yet
 _path = ""
 _rank = ""
-_last = -1.0
+_last = float("-inf")  # a clock that counts from boot may still be near 0
 
 
 def progress(step: int, *, rank: int | None = None, samples: int | None = None, phase: str | None = None) -> None:
