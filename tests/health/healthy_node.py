@@ -307,6 +307,9 @@ def _kernel() -> dict[str, str]:
         "proc/sys/kernel/numa_balancing": "0\n",
         "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.133.20  Mon Mar 17 12:00:00 UTC 2025\n",
         "scratch/there": "",
+        "sys/fs/cgroup/system.slice/slurmd.service/memory.max": "max\n",
+        "sys/fs/cgroup/system.slice/slurmd.service/pids.max": "max\n",
+        "sys/fs/cgroup/system.slice/slurmd.service/pids.current": "34\n",
     }
     for at, address in enumerate(BUS):
         out[f"proc/driver/nvidia/gpus/{address}/information"] = (
