@@ -222,7 +222,8 @@ def test_a_gpu_that_the_kernel_took_off_the_bus_is_never_counted_as_one_that_is_
         "hardware/gpu-lost",
         "reboot-node",
     )
-    assert found.gpu and found.gpu.uuid == UUIDS[2]
+    assert found.gpu is not None
+    assert found.gpu.uuid == UUIDS[2]
 
 
 def test_a_device_file_that_is_not_there_is_found(node: Node) -> None:
