@@ -5,7 +5,7 @@ Turn a node of eight GPUs, played by the tests' libnvidia-ml, into what one `wor
 
 CPU is that of the process and everything it ran. Memory is sampled: the largest process at its peak (VmHWM), and all of them together at the
 worst moment (PSS, so that shared pages count once), which is what the limit of a unit or a pod meets. Beside it stand what
-node-problem-detector asks for itself (deployment/node-problem-detector.yaml of kubernetes/node-problem-detector v0.8.18: 10m CPU, 80Mi), the start of an interpreter that does
+node-problem-detector asks for itself (deployment/node-problem-detector.yaml of kubernetes/node-problem-detector v0.8.18: 10m CPU, 80Mi) and NVSentinel's GPU health monitor (values.yaml of its chart: 100m, 128Mi), the start of an interpreter that does
 nothing, our reading of NVML alone (the same questions that `nvidia-smi -q` asks the library), and NVIDIA's `nvidia-smi -q` where there is one.
 Without a driver that is the least it can cost: its start and a refusal. NVIDIA's program does not run on the tests' library ("Mismatch in
 versions"): the two speak to each other by functions that no header has. A program of ours that played it would say nothing of its cost.
@@ -148,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"workbench check --context {options.context} ({len({one['check'] for one in found})} checks): {ours.text}")
     print(f"  asked for: {LIMIT_MIB:.0f} MiB and {LIMIT_CPU:.0f} s of CPU a minute, so {LIMIT_CPU / ours.cpu:.1f} runs a minute")
     print("  node-problem-detector asks for 80 MiB and 0.6 s of CPU a minute (10m), before any plugin runs")
+    print("  NVSentinel's GPU health monitor asks for 128 MiB and 6 s of CPU a minute (100m), beside DCGM's own")
     print(f"python -c pass: {nothing.text}")
     nvml = measure(reading(), env, options.runs)
     print(f"NVML alone, all that is asked of 8 GPUs: {nvml.text}")

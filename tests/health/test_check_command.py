@@ -93,3 +93,30 @@ def test_the_list_of_checks_stays_a_function() -> None:
     """The package that holds our checks has its name; loading it must not take its place."""
     code = "import workbench.health as h; h.checks(); h.run(only=['gpu-count']); from workbench.health import checks; assert checks()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=Path(workbench.__file__).parents[1])
+
+
+def _told(node: str, driver: str) -> str:
+    finding = {"check": "versions", "status": "ok", "evidence": [f"driver {driver}", "cuda 12.8"]}
+    return json.dumps({"schema": "workbench.findings/1", "node": node, "findings": [finding]}, indent=2) + "\n"
+
+
+def test_the_nodes_of_a_job_are_compared_by_what_each_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / f"{name}.json" for name in ("n1", "n2", "rest")]
+    files[0].write_text(_told("n1", "570.133.20"))
+    files[1].write_text(_told("n2", "565.57.01"))
+    files[2].write_text(_told("n3", "570.133.20") + _told("n4", "570.133.20"))
+    assert main(["check", "--compare", *map(str, files)]) == 2
+    assert "driver 565.57.01 here, 570.133.20 on 3 of the job's nodes" in capsys.readouterr().out
+    assert main(["check", "--compare", str(files[0]), str(files[2])]) == 0
+    assert "3 nodes have the same versions" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"findings": 3}', "\0"])
+def test_a_node_that_told_nothing_is_not_one_that_agrees(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "n1.json").write_text(_told("n1", "570.133.20"))
+    (tmp_path / "n2.json").write_text(text)
+    assert main(["check", "--compare", str(tmp_path / "n1.json"), str(tmp_path / "n2.json"), str(tmp_path / "n3.json")]) == 3
+    out, err = capsys.readouterr()
+    assert "are not known" in out
+    assert "n2.json" in err
+    assert "n3.json: No such file" in err

@@ -178,6 +178,19 @@ def test_a_gpu_whose_firmware_never_started_needs_a_reboot(node: Node) -> None:
     assert one(node.check("driver-log"), "gsp-boot-failed").action == "reboot-node"
 
 
+def test_what_leaves_many_checks_unknown_is_said_once_with_all_their_names(node: Node) -> None:
+    node.plays = "init=999"
+    (node.tools / "nvidia-smi").unlink()
+    for folder in (node.root / "proc/driver/nvidia/gpus").iterdir():
+        (folder / "information").unlink()
+        folder.rmdir()
+    found = node.check("fabric", "gpu-memory", "nvlink", "recovery", "driver")
+    text = FORMATS["table"](found, verbose=False)
+    assert "????  fabric, gpu-memory, nvlink, recovery: NVML" in text
+    assert text.count("no such program") == 1
+    assert FORMATS["table"](found, verbose=True).count("????") == 4
+
+
 def test_of_two_findings_of_a_check_the_one_that_asks_for_more_stands_first(node: Node) -> None:
     node.log(
         "NVRM: Xid (PCI:0000:19:00): 119, pid=1, name=python, Timeout after 45s of waiting for RPC response from GPU0 GSP! Expected function 76",
