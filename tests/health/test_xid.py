@@ -24,7 +24,7 @@ def statuses(node: Node) -> list[str]:
 def test_a_quiet_log_is_ok_and_says_how_far_it_reaches(node: Node) -> None:
     (found,) = node.check("xid")
     assert found.status == "ok"
-    assert "files reaches back to the last boot (2026-04-29 13:06Z)" in found.summary
+    assert "the syslog reaches back to the last boot (2026-04-29 13:06Z)" in found.summary
 
 
 def test_a_gpu_off_the_bus_is_named_with_all_its_names_and_the_rule(node: Node) -> None:
