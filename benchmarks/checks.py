@@ -1,12 +1,14 @@
 """
 Turn a node of eight GPUs, played by the tests' libnvidia-ml, into what one `workbench check` costs: CPU, wall time, memory.
 
-    python benchmarks/checks.py [--runs N] [--context running] [--json FILE]
+    python benchmarks/checks.py [--runs N] [--context running] [--nvidia-smi FILE] [--json FILE]
 
 CPU is that of the process and everything it ran. Memory is sampled: the largest process at its peak (VmHWM), and all of them together at the
 worst moment (PSS, so that shared pages count once), which is what the limit of a unit or a pod meets. Beside it stand what
-node-problem-detector asks for itself (deployment/node-problem-detector.yaml of kubernetes/node-problem-detector v0.8.18: 10m CPU, 80Mi), the start of an interpreter that does
-nothing, and `nvidia-smi -q` where there is one: there is none without a driver, and a program that plays one would say nothing of its cost.
+node-problem-detector asks for itself (deployment/node-problem-detector.yaml of kubernetes/node-problem-detector v0.8.18: 10m CPU, 80Mi) and NVSentinel's GPU health monitor (values.yaml of its chart: 100m, 128Mi), the start of an interpreter that does
+nothing, our reading of NVML alone (the same questions that `nvidia-smi -q` asks the library), and NVIDIA's `nvidia-smi -q` where there is one.
+Without a driver that is the least it can cost: its start and a refusal. NVIDIA's program does not run on the tests' library ("Mismatch in
+versions"): the two speak to each other by functions that no header has. A program of ours that played it would say nothing of its cost.
 Exit code 1 when a check of the GPUs did not say ok: what is not read costs nothing.
 """
 
@@ -22,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,6 +116,15 @@ def command(context: str) -> list[str]:
     return [sys.executable, "-m", "workbench", "check", "--context", context, "-o", "json"]
 
 
+def reading() -> list[str]:
+    """Return the child that asks NVML, as `workbench.sources.node.nvml` starts it."""
+    spec = find_spec("pynvml")
+    assert spec is not None, "pip install nvidia-ml-py"
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent
+    return [sys.executable, "-P", "-I", str(ROOT / "workbench/sources/node/nvml_child.py"), str(folder)]
+
+
 def unread(out: str) -> str:
     """Return why the figures would be worth nothing; empty when the eight GPUs were read."""
     findings = json.loads(out)["findings"]
@@ -125,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="What one run of the node checks costs.")
     parser.add_argument("--runs", type=int, default=6, help="after a warm-up; default 6")
     parser.add_argument("--context", choices=("running", "allocation"), default="running")
+    parser.add_argument("--nvidia-smi", metavar="FILE", default=shutil.which("nvidia-smi"), help="default: that of the PATH")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args(arguments)
     env = environment()
@@ -135,12 +148,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"workbench check --context {options.context} ({len({one['check'] for one in found})} checks): {ours.text}")
     print(f"  asked for: {LIMIT_MIB:.0f} MiB and {LIMIT_CPU:.0f} s of CPU a minute, so {LIMIT_CPU / ours.cpu:.1f} runs a minute")
     print("  node-problem-detector asks for 80 MiB and 0.6 s of CPU a minute (10m), before any plugin runs")
+    print("  NVSentinel's GPU health monitor asks for 128 MiB and 6 s of CPU a minute (100m), beside DCGM's own")
     print(f"python -c pass: {nothing.text}")
-    costs = {"ours": asdict(ours), "python": asdict(nothing)}
-    if shutil.which("nvidia-smi"):
-        smi = measure(["nvidia-smi", "-q"], dict(os.environ), options.runs)
+    nvml = measure(reading(), env, options.runs)
+    print(f"NVML alone, all that is asked of 8 GPUs: {nvml.text}")
+    costs = {"ours": asdict(ours), "python": asdict(nothing), "nvml": asdict(nvml)}
+    if options.nvidia_smi:
+        smi = measure([options.nvidia_smi, "-q"], dict(os.environ), options.runs)
         costs["nvidia-smi -q"] = asdict(smi)
-        print(f"nvidia-smi -q, of this machine's own GPUs: {smi.text}")
+        whole = "Attached GPUs" in smi.out
+        print(
+            f"nvidia-smi -q, {'of this machine' if whole else 'refused for want of a driver, so the least that it costs'}: {smi.text}"
+        )
     else:
         print("nvidia-smi -q: there is none here, and a program that plays it would say nothing of its cost")
     if options.json:

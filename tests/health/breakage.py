@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -21,13 +22,17 @@ from tests.health.healthy_node import healthy, tool
 from workbench.sources import command
 from workbench.sources.node.world import World
 
-__all__ = ["FORMS", "Asked", "Node", "left_behind", "recording", "without_rights"]
+__all__ = ["FORMS", "UNDYING", "Asked", "Node", "left_behind", "recording", "without_rights"]
 
 _GARBAGE = bytes(range(256)) * 8
 _HALF = b'{"version": 3, "devices": [{"name": "0", "state": "acti'
 _FOREIGN = "Gerät 0: läuft, 12,5 °C, Größe 3,2 GiB\nInsgesamt 8 Geräte, 0 Fehler\n".encode("latin-1")
 _FLOOD = 100 << 20
 _PYTHON = os.path.basename(sys.executable)
+_HANGS = "trap '' TERM; /bin/sleep 300 & while :; do /bin/sleep 300; done"
+# the form in which no signal reaches what was started, SIGKILL included: what state D looks like from outside. That such a process truly
+# is left behind is shown by one that is frozen (tests/live/test_command_live.py)
+UNDYING = "hang in the kernel"
 # read by path and not through the world: the places of the kernel log
 _LOGS = ("/var/log/kern.log", "/var/log/messages", "/var/log/syslog", "/dev/kmsg")
 
@@ -40,7 +45,8 @@ FORMS: dict[str, tuple[str, str]] = {
     "garbage": ("exec /bin/cat {root}/garbage.out", ""),
     "half": ("{half}", "4 nvmlDeviceGetEccMode quit\n"),
     "other locale": ("exec /bin/cat {root}/foreign.out", "node nvmlDeviceGetCount_v2 code 999\n"),
-    "hang": ("trap '' TERM; /bin/sleep 300 & while :; do /bin/sleep 300; done", "node nvmlInit_v2 hang\n"),
+    "hang": (_HANGS, "node nvmlInit_v2 hang\n"),
+    UNDYING: (_HANGS, "node nvmlInit_v2 hang\n"),
     "killed": ("echo 'so far so good'; kill -9 $$", "3 nvmlDeviceGetUUID crash\n"),
     "100 MB": ("exec /usr/bin/head -c {flood} /dev/zero", "0 nvmlDeviceGetUUID print 100\n"),
     "permission denied": ("echo \"$0: Permission denied\" >&2; exit 1", "node nvmlInit_v2 code 4\n"),
@@ -55,6 +61,7 @@ class Asked:
     files: set[str] = field(default_factory=set)
     folders: set[str] = field(default_factory=set)
     escaped: list[str] = field(default_factory=list)
+    undying: set[int] | None = None  # leaders of the groups that no signal reaches; None when signals do
 
     def add(self, other: Asked) -> bool:
         """Take what another has; return whether any of it was new."""
@@ -90,8 +97,12 @@ _ESCAPED: list[str] = []
 
 @contextmanager
 def recording() -> Any:
-    """Record every program that is started; one named by an absolute path is looked up on the node like the others."""
-    real = command._start
+    """
+    Record every program that is started; one named by an absolute path is looked up on the node like the others.
+
+    What is started on a node that is broken by `UNDYING` gets no signal.
+    """
+    real, real_signal = command._start, command._signal_group
 
     def start(argv: Any, env: Any, cwd: Any, stdin: Any, found: Any) -> None:
         asked = _NODES.get(str(env.get("PATH", "")))
@@ -103,9 +114,16 @@ def recording() -> Any:
         name = os.path.basename(argv[0])
         asked.programs.add(name)
         real([name, *argv[1:]], env, cwd, stdin, found)
+        if asked.undying is not None and found.process is not None:
+            asked.undying.add(found.process.pid)
+
+    def signal_group(process: Any, number: int) -> None:
+        if not any(process.pid in (asked.undying or ()) for asked in list(_NODES.values())):
+            real_signal(process, number)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "_start", start)
+        patch.setattr(command, "_signal_group", signal_group)
         _ESCAPED.clear()
         yield _ESCAPED
 
@@ -214,7 +232,12 @@ class Node:
                 (self.root / place).mkdir()
 
     def mend(self) -> None:
-        """Let what hangs go on, so that its threads end, and make all of it removable."""
+        """Let what hangs go on or end, and make all of it removable."""
+        for leader in self.asked.undying or ():
+            try:
+                os.killpg(leader, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
         for folder, folders, files in os.walk(self.root):
             for name in folders:
                 if not os.path.islink(os.path.join(folder, name)):
@@ -247,7 +270,7 @@ def _put(place: Path, form: str, old: bytes) -> None:
         place.mkdir()
     elif form == "exit 1":
         place.symlink_to(place)  # an error of the file system that is neither "there is none" nor "you may not"
-    elif form == "hang":
+    elif form in ("hang", UNDYING):
         os.mkfifo(place)
     elif form == "100 MB":
         with place.open("wb") as stream:

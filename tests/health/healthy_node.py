@@ -141,6 +141,13 @@ MainPID=900
 ";; esac; done"""
 
 
+# what earlier runs kept: the same GPUs at the boot before, no row lost, ports that were up
+_KEPT = {
+    "gpus": {"schema": "workbench.state.gpus/1", "boot_id": "00000000-4b5a-6978-8796-a5b4c3d2e1f0", "time": BOOT - 86400,
+             "gpus": [{"uuid": uuid, "pci": BUS[at], "serial": None, "name": "NVIDIA H100 80GB HBM3"} for at, uuid in enumerate(_UUIDS)]},
+    "rows": {"schema": "workbench.state.rows/1", "gpus": {uuid: [[BOOT, 0]] for uuid in _UUIDS}},
+    "ports": {"schema": "workbench.state.ports/1", "boot_id": "", "ports": {}},
+}  # fmt: skip
 _TOOLKIT = "NVRM version:   570.133.20\nCUDA version:   12.8\n" + "".join(
     f"\nDevice Index:   {at}\nDevice Minor:   {at}\nModel:          NVIDIA H100 80GB HBM3\nBrand:          Nvidia\nGPU UUID:       {uuid}\n"
     f"Bus Location:   0000{BUS[at]}\nArchitecture:   9.0\n"
@@ -307,6 +314,10 @@ def _kernel() -> dict[str, str]:
         "proc/sys/kernel/numa_balancing": "0\n",
         "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.133.20  Mon Mar 17 12:00:00 UTC 2025\n",
         "scratch/there": "",
+        **{f"var/lib/workbench/{name}.json": json.dumps(value) for name, value in _KEPT.items()},
+        "sys/fs/cgroup/system.slice/slurmd.service/memory.max": "max\n",
+        "sys/fs/cgroup/system.slice/slurmd.service/pids.max": "max\n",
+        "sys/fs/cgroup/system.slice/slurmd.service/pids.current": "34\n",
     }
     for at, address in enumerate(BUS):
         out[f"proc/driver/nvidia/gpus/{address}/information"] = (

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import workbench
-from tests.health.breakage import FORMS, Asked, Node, left_behind, recording, without_rights
+from tests.health.breakage import FORMS, UNDYING, Asked, Node, left_behind, recording, without_rights
 from workbench.config import SETTINGS as CONFIG
 from workbench.health import Finding, checks, fitness, run, runner
 from workbench.sources.contract import Deadline
@@ -32,12 +32,13 @@ _LATE = 1.0  # seconds after the deadline at which a run must be over, whatever 
 
 @dataclass
 class Ended:
-    """One run on a broken node: what was found, how long it took, what was asked and what was left behind."""
+    """One run on a broken node: what was found, how long it took, what was asked, what was left behind and how much could not be ended."""
 
     findings: list[Finding]
     seconds: float
     asked: Asked
     left: list[str] = field(default_factory=list)
+    stuck: int = 0
 
     def of(self, check: str) -> list[Finding]:
         return [one for one in self.findings if one.check == check]
@@ -60,8 +61,13 @@ def _run(node: Node, form: str, only: list[str]) -> Ended:
         findings = run(only=only, world=node.world, seconds=_SECONDS)
         return Ended(findings, time.monotonic() - begun, node.asked)
 
+    if form == UNDYING:
+        node.asked.undying = set()
     try:
         ended = without_rights(work) if form == "permission denied" else work()
+        if form == UNDYING:  # nobody can end them until they are let go
+            ended.stuck = len(node.asked.undying or ())
+            node.mend()
         ended.left = left_behind(node.token)
     finally:
         node.mend()
@@ -157,6 +163,14 @@ def test_no_judge_stumbles_over_broken_evidence(strict: dict[tuple[str, bool], E
 def test_every_run_ends_in_time(strict: dict[tuple[str, bool], Ended]) -> None:
     late = {cell: round(ended.seconds, 2) for cell, ended in strict.items() if ended.seconds > _SECONDS + _LATE}
     assert late == {}
+
+
+def test_what_no_signal_ends_is_left_and_said(strict: dict[tuple[str, bool], Ended]) -> None:
+    """Or the cells of that form would be those of any other hang."""
+    for (form, _), ended in strict.items():
+        said = [one for one in ended.findings if "SIGKILL did not end it" in f"{one.summary} {one.tried}"]
+        assert bool(said) == (form == UNDYING), form
+        assert bool(ended.stuck) == (form == UNDYING), form
 
 
 def test_no_process_is_left_behind(strict: dict[tuple[str, bool], Ended]) -> None:

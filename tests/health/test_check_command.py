@@ -93,3 +93,63 @@ def test_the_list_of_checks_stays_a_function() -> None:
     """The package that holds our checks has its name; loading it must not take its place."""
     code = "import workbench.health as h; h.checks(); h.run(only=['gpu-count']); from workbench.health import checks; assert checks()"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=Path(workbench.__file__).parents[1])
+
+
+_REFUSED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+
+
+def _smi(world: World, code: int) -> World:
+    tool = world.root / "bin/nvidia-smi"
+    tool.write_text(f'#!/bin/sh\necho "{_REFUSED}"\nexit {code}\n')
+    tool.chmod(0o755)
+    (world.root / "bin/sh").symlink_to("/bin/sh")
+    return world
+
+
+@pytest.mark.parametrize(("code", "status"), [(9, "not-applicable"), (12, "not-applicable"), (6, "unknown"), (1, "unknown")])
+def test_a_node_without_gpus_may_have_the_drivers_tools(code: int, status: str, tmp_path: Path) -> None:
+    """They are in the image of many sites; nvidia-smi says by its exit code that there is no driver to ask."""
+    world = _smi(_bare(tmp_path, gpus=0), code)
+    findings = run(only=["gpu-count", "gpu-memory", "recovery", "agreement"], world=world)
+    assert {one.status for one in findings if one.check != "gpu-count"} == {status}
+    assert [one.status for one in findings if one.check == "gpu-count"] == ["not-applicable"]
+    assert fitness(findings) == ("not-applicable" if code in (9, 12) else "unknown")
+
+
+def test_with_a_gpu_on_the_bus_the_same_answer_is_no_absence(tmp_path: Path) -> None:
+    world = _smi(_bare(tmp_path, gpus=1), 9)
+    device = tmp_path / "sys/bus/pci/devices/0000:3b:00.0"
+    device.mkdir()
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")
+    (memory,) = run(only=["gpu-memory"], world=world)
+    assert memory.status == "unknown"
+    assert "ended with 9" in memory.summary
+    assert fitness(run(only=["driver", "gpu-count"], world=world)) == "critical"
+
+
+def _told(node: str, driver: str) -> str:
+    finding = {"check": "versions", "status": "ok", "evidence": [f"driver {driver}", "cuda 12.8"]}
+    return json.dumps({"schema": "workbench.findings/1", "node": node, "findings": [finding]}, indent=2) + "\n"
+
+
+def test_the_nodes_of_a_job_are_compared_by_what_each_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / f"{name}.json" for name in ("n1", "n2", "rest")]
+    files[0].write_text(_told("n1", "570.133.20"))
+    files[1].write_text(_told("n2", "565.57.01"))
+    files[2].write_text(_told("n3", "570.133.20") + _told("n4", "570.133.20"))
+    assert main(["check", "--compare", *map(str, files)]) == 2
+    assert "driver 565.57.01 here, 570.133.20 on 3 of the job's nodes" in capsys.readouterr().out
+    assert main(["check", "--compare", str(files[0]), str(files[2])]) == 0
+    assert "3 nodes have the same versions" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"findings": 3}', "\0"])
+def test_a_node_that_told_nothing_is_not_one_that_agrees(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "n1.json").write_text(_told("n1", "570.133.20"))
+    (tmp_path / "n2.json").write_text(text)
+    assert main(["check", "--compare", str(tmp_path / "n1.json"), str(tmp_path / "n2.json"), str(tmp_path / "n3.json")]) == 3
+    out, err = capsys.readouterr()
+    assert "are not known" in out
+    assert "n2.json" in err
+    assert "n3.json: No such file" in err

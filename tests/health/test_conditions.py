@@ -32,6 +32,12 @@ def test_true_is_bad_and_unknown_is_not_good() -> None:
     assert (found[FIT].status, "GPU 3" in found[FIT].message, "1 more" in found[FIT].message) == ("True", True, True)
 
 
+def test_the_reason_is_the_finding_that_asks_for_most() -> None:
+    more = replace(BAD, code="smi-sram-threshold", summary="replace it", action="replace-node")
+    found = _by_type(conditions_of([BAD, more], now=NOW))
+    assert {found[name].reason for name in (FIT, "WorkbenchGpuMemoryProblem")} == {"SmiSramThreshold"}
+
+
 def test_what_is_well_is_said_under_the_condition_it_was_looked_for() -> None:
     found = _by_type(conditions_of([GOOD], now=NOW))
     assert found["WorkbenchGpuMemoryProblem"].status == "False"

@@ -44,12 +44,47 @@ case "$4" in */scratch) sleep {scratch}; echo '1000 900 1000 900' ;; */home) {ho
 
 def test_what_answers_is_ok(host: Host) -> None:
     findings = host.run("mounts")
-    assert codes(findings) == {("/scratch", "ok"), ("/home", "ok")}
+    assert codes(findings) == {("/scratch", "ok"), ("/home", "ok"), ("/data sets", "ok")}
     assert "files can be read" in findings[0].blind[0]
 
 
-def test_nobody_named_a_file_system(host: Host) -> None:
+def test_nobody_named_a_file_system_and_none_is_mounted(host: Host) -> None:
+    host.file(
+        "/proc/self/mountinfo",
+        "".join(line for line in _TABLE.splitlines(True) if " nfs4 " not in line and " lustre " not in line),
+    )
     assert codes(host.run("mounts", mounts=[])) == {("", "not-applicable")}
+
+
+def test_a_server_that_nobody_named_and_that_hangs_is_a_warning(host: Host) -> None:
+    stat(host, scratch="60")
+    findings = host.run("mounts", mounts=[], mount_seconds=1)
+    assert codes(findings) == {("/scratch", "mount-hangs"), ("/home", "ok"), ("/data sets", "ok")}
+    assert fitness(findings) == "warning"
+    assert fitness(host.run("mounts", mounts=["/home"], mount_seconds=1)) == "warning"
+    assert fitness(host.run("mounts", mounts=[], mount_seconds=1, required=["mounts"])) == "critical"
+
+
+def test_how_full_a_server_is_that_nobody_named_is_its_owners_affair(host: Host) -> None:
+    stat(host, home="echo '1000 0 1000 0'")
+    assert ("/home", "ok") in codes(host.run("mounts", mounts=[]))
+
+
+def test_one_server_mounted_many_times_is_asked_once(host: Host) -> None:
+    pods = "".join(f"6{at} 27 0:51 /v{at} /var/lib/kubelet/pods/{at} rw - nfs4 filer:/home rw\n" for at in range(9))
+    host.file("/proc/self/mountinfo", _TABLE + pods)
+    assert {part for part, _ in codes(host.run("mounts", mounts=[]))} == {"/scratch", "/home", "/data sets"}
+
+
+def test_a_users_own_fuse_mount_is_no_fault_and_one_whose_process_died_is(host: Host) -> None:
+    host.file("/proc/self/mountinfo", _TABLE.replace("- nfs4 filer:/home", "- fuse.sshfs me@there:"))
+    stat(host, home="echo \"stat: cannot read file system information for '/home': Permission denied\" >&2; exit 1")
+    assert ("/home", "not-applicable") in codes(host.run("mounts", mounts=[]))
+    stat(
+        host,
+        home="echo \"stat: cannot read file system information for '/home': Transport endpoint is not connected\" >&2; exit 1",
+    )
+    assert ("/home", "mount-broken") in codes(host.run("mounts", mounts=[]))
 
 
 def test_one_that_hangs_costs_the_other_nothing(host: Host) -> None:
@@ -57,7 +92,7 @@ def test_one_that_hangs_costs_the_other_nothing(host: Host) -> None:
     begun = time.monotonic()
     findings = host.run("mounts", mount_seconds=1)
     assert time.monotonic() - begun < 15
-    assert codes(findings) == {("/scratch", "mount-hangs"), ("/home", "ok")}
+    assert codes(findings) == {("/scratch", "mount-hangs"), ("/home", "ok"), ("/data sets", "ok")}
     assert fitness(findings) == "critical"
 
 
@@ -84,7 +119,8 @@ def test_slow_is_a_warning(host: Host) -> None:
 
 def test_read_only_unmounted_and_never_mounted_by_the_automounter(host: Host) -> None:
     findings = host.run("mounts", mounts=["/data sets", "/checkpoints", "/net"])
-    assert codes(findings) == {("/data sets", "mount-read-only"), ("/checkpoints", "mount-missing"), ("/net", "mount-missing")}
+    named = {("/data sets", "mount-read-only"), ("/checkpoints", "mount-missing"), ("/net", "mount-missing")}
+    assert codes(findings) == named | {("/scratch", "ok"), ("/home", "ok")}
 
 
 def test_little_and_none_are_the_sites_to_say(host: Host) -> None:

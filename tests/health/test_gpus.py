@@ -178,6 +178,28 @@ def test_a_gpu_whose_firmware_never_started_needs_a_reboot(node: Node) -> None:
     assert one(node.check("driver-log"), "gsp-boot-failed").action == "reboot-node"
 
 
+def test_what_leaves_many_checks_unknown_is_said_once_with_all_their_names(node: Node) -> None:
+    node.plays = "init=999"
+    (node.tools / "nvidia-smi").unlink()
+    for folder in (node.root / "proc/driver/nvidia/gpus").iterdir():
+        (folder / "information").unlink()
+        folder.rmdir()
+    found = node.check("fabric", "gpu-memory", "nvlink", "recovery", "driver")
+    text = FORMATS["table"](found, verbose=False)
+    assert "????  fabric, gpu-memory, nvlink, recovery: NVML" in text
+    assert text.count("no such program") == 1
+    assert FORMATS["table"](found, verbose=True).count("????") == 4
+
+
+def test_of_two_findings_of_a_check_the_one_that_asks_for_more_stands_first(node: Node) -> None:
+    node.log(
+        "NVRM: Xid (PCI:0000:19:00): 119, pid=1, name=python, Timeout after 45s of waiting for RPC response from GPU0 GSP! Expected function 76",
+        "NVRM: Xid (PCI:0000:bb:00): 79, pid=1, name=python, GPU has fallen off the bus.",
+    )
+    found = [each for each in node.check("xid") if each.status == "critical"]
+    assert [(each.code, each.action) for each in found] == [("xid-79", "reboot-node"), ("xid-119", "reset-gpu")]
+
+
 # ---- agreement
 
 
@@ -201,6 +223,20 @@ def test_a_gpu_that_only_the_bus_or_only_the_driver_shows_is_found(node: Node) -
         for finding in node.check("agreement")
         if finding.code == "gpu-count-differs" and finding.part == "PCI" and finding.gpu
     ] == ["0000:4d:00.0", "0000:db:00.0", "0000:4c:00.0"]
+
+
+@pytest.mark.parametrize("context", ["running", "allocation"])
+def test_a_gpu_that_the_kernel_took_off_the_bus_is_never_counted_as_one_that_is_there(node: Node, context: str) -> None:
+    (node.root / "sys/bus/pci/devices/0000:4c:00.0").unlink()
+    (found,) = node.check("gpu-count", context=context)
+    assert (found.code, found.status, found.cls, found.action) == (
+        "gpu-off-the-bus",
+        "critical",
+        "hardware/gpu-lost",
+        "reboot-node",
+    )
+    assert found.gpu is not None
+    assert found.gpu.uuid == UUIDS[2]
 
 
 def test_a_device_file_that_is_not_there_is_found(node: Node) -> None:

@@ -94,6 +94,53 @@ def test_numa_balancing_is_told_and_no_fault(host: Host) -> None:
     assert fitness(findings) == "ok"
 
 
+_SERVICE = "system.slice/slurmd.service"
+
+
+def grouped(host: Host, rows: str, **files: object) -> set[tuple[str, str]]:
+    """What is said of the control group of a slurmd on a node of 64 GiB; `files` are paths below /sys/fs/cgroup with ``__`` for a slash."""
+    slurmd(host, "unlimited")
+    host.file("/proc/meminfo", "MemTotal:       67108864 kB\n")
+    host.file("/proc/812/cgroup", rows)
+    for name, text in files.items():
+        host.file(
+            "/sys/fs/cgroup/" + name.replace("__", "/").replace("SERVICE", _SERVICE).replace("SLICE", "system.slice"), f"{text}\n"
+        )
+    return {one for one in codes(host.run("limits")) if one[0] == "cgroup"}
+
+
+@pytest.mark.parametrize(
+    ("files", "code"),
+    [
+        ({"SERVICE__memory.max": "max", "SERVICE__pids.max": "max"}, "ok"),
+        ({"SERVICE__memory.max": 66 << 30, "SERVICE__pids.max": 629145}, "ok"),
+        ({"SERVICE__memory.max": "max", "SLICE__memory.max": 8 << 30}, "cgroup-memory-limited"),
+        ({"SERVICE__pids.max": 4915, "SLICE__pids.max": "max"}, "cgroup-tasks-limited"),
+        ({"SERVICE__pids.max": 30000, "SERVICE__pids.current": 29900}, "cgroup-tasks-limited"),
+        ({"SERVICE__memory.max": "much"}, "unread"),
+        ({}, "not-applicable"),
+    ],
+)
+def test_a_control_group_that_is_too_tight_is_found_wherever_it_was_limited(
+    host: Host, files: dict[str, object], code: str
+) -> None:
+    assert grouped(host, f"0::/{_SERVICE}\n", **files) == {("cgroup", code)}
+
+
+def test_the_control_groups_of_version_1_are_read_as_well(host: Host) -> None:
+    rows = f"9:pids:/{_SERVICE}\n4:memory:/{_SERVICE}\n1:name=systemd:/{_SERVICE}\n"
+    whole = {"memory__SERVICE__memory.limit_in_bytes": 9223372036854771712, "pids__SERVICE__pids.max": "max"}
+    assert grouped(host, rows, **whole) == {("cgroup", "ok")}
+    tight = {"memory__SERVICE__memory.limit_in_bytes": 4 << 30}
+    assert grouped(host, rows, **tight) == {("cgroup", "cgroup-memory-limited")}
+
+
+def test_our_own_control_group_is_not_that_of_jobs(host: Host) -> None:
+    host.file("/proc/self/cgroup", "0::/kubepods.slice/pod1\n")
+    host.file("/sys/fs/cgroup/kubepods.slice/pod1/memory.max", "209715200\n")
+    assert "cgroup" not in {part for part, _ in codes(host.run("limits"))}
+
+
 @pytest.mark.parametrize("text", ["", "Max locked memory", "\0"])
 def test_half_a_file_is_no_limit(host: Host, text: str) -> None:
     host.file("/proc/self/limits", text)

@@ -24,7 +24,7 @@ def statuses(node: Node) -> list[str]:
 def test_a_quiet_log_is_ok_and_says_how_far_it_reaches(node: Node) -> None:
     (found,) = node.check("xid")
     assert found.status == "ok"
-    assert "files reaches back to the last boot (2026-04-29 13:06Z)" in found.summary
+    assert "the syslog reaches back to the last boot (2026-04-29 13:06Z)" in found.summary
 
 
 def test_a_gpu_off_the_bus_is_named_with_all_its_names_and_the_rule(node: Node) -> None:
@@ -310,3 +310,10 @@ def test_a_page_that_the_driver_retires_at_the_next_boot_asks_for_that_boot(node
         (300, X.format("3b:00") + "63, Dynamic Page Retirement: New page retired, reboot to activate (0x00000000002ce8ac)."),
     )
     assert {one(node.check("xid"), code).action for code in ("xid-48", "xid-63")} == {"reboot-node"}
+
+
+def test_of_an_xid_that_only_follows_the_one_before_it_is_named(node: Node) -> None:
+    node.log("NVRM: Xid (PCI:0000:3b:00): 45, pid=7, name=python, Ch 00000001 caused by previous Xid 149")
+    (found,) = [each for each in node.check("xid") if each.code == "xid-45"]
+    assert found.summary.startswith("Xid 45 after Xid 149: ")
+    assert "explain xid:149" in found.hint

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from workbench.health import checks, fitness, run
 from workbench.incident import load
 from workbench.sources.contract import Deadline, Folder, Scope
 from workbench.sources.node.nvml import read_nvml
 from workbench.sources.node.source import ThisNode
+from workbench.sources.node.world import World
 
 pytestmark = pytest.mark.live
 
@@ -48,3 +50,16 @@ def test_the_real_nvidia_smi_is_asked_and_understood(library: str, tmp_path: Pat
     (answer,) = [answer for answer in answers if answer.asked == "nvidia-smi -q"]
     assert (answer.status, answer.file) == ("partial", "smi/gpu-7-nvidia-smi-q.txt")
     assert "smi-no-driver" in {event.signature for event in load(tmp_path / "smi").records}
+
+
+def test_a_node_without_gpus_that_has_nvidias_own_tools_is_fit_when_the_site_says_that_it_has_none(library: str) -> None:
+    if os.path.exists("/proc/driver/nvidia/version"):
+        pytest.skip("this machine has a driver: the library is not alone")
+    env = {"LD_LIBRARY_PATH": library, "PATH": f"{library}/bin:{os.environ['PATH']}"}
+    of_gpus = [one.id for one in checks().values() if "gpus" in one.needs and "running" in one.contexts]
+    without = run(only=[*of_gpus, "gpu-count", "driver"], world=World(env=env, settings={"gpus": 0}))
+    assert {one.status for one in without} == {"not-applicable"}
+    for settings, status in (({}, "unknown"), ({"gpus": 8}, "critical")):
+        findings = run(only=[*of_gpus, "gpu-count"], world=World(env=env, settings=settings))
+        assert fitness(findings) == status
+        assert "ok" not in {one.status for one in findings}

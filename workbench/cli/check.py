@@ -80,6 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what is not read by then is unknown; default 45, and with --context idle as long as each probe takes at most",
     )
     parser.add_argument(
+        "--compare",
+        metavar="FILE",
+        nargs="+",
+        help="do not look at this node: compare what `workbench check versions -o json` printed on the nodes of a job; - is stdin",
+    )
+    parser.add_argument(
         "--pairs",
         metavar="NODES",
         help="do not look at this node: run --command on pairs of these, such as gpu[01-16], until it is clear which node is bad",
@@ -122,7 +128,9 @@ def _run(options: argparse.Namespace) -> int:
 
     config = load_config(options.config, profile=options.profile, flags={})
     settings = config.section("health")
-    if (options.publish or options.watch is not None) and (options.checks or options.kept or options.explain or options.pairs):
+    if (options.publish or options.watch is not None) and (
+        options.checks or options.kept or options.explain or options.pairs or options.compare
+    ):
         raise _Usage(
             "only a run of all checks can be published or watched: what was not looked at would be taken for not there",
             hint="leave out the names of checks; health.optional names those that do not count",
@@ -136,6 +144,10 @@ def _run(options: argparse.Namespace) -> int:
         return _explain(options, settings)
     if options.kept:
         return _kept(options, settings)
+    if options.compare:
+        from workbench.cli.check_compare import run_compare
+
+        return _CODES[run_compare(options)]
     if options.pairs:
         from workbench.cli.check_pairs import run_pairs
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from workbench.catalog import table
-from workbench.health.finding import STATUSES, Finding
+from workbench.health.finding import Finding, rank
 from workbench.parse.kubernetes_reasons import STALE_AFTER
 from workbench.sources.kubernetes.errors import words
 
@@ -113,7 +113,7 @@ def _looked_for(one: Finding) -> str:
 
 
 def _condition(name: str, findings: Sequence[Finding], healthy: str, now: float) -> NodeCondition:
-    bad = sorted((one for one in findings if one.unfit), key=lambda one: (-STATUSES.index(one.status), one.check, one.code))
+    bad = sorted((one for one in findings if one.unfit), key=lambda one: (*rank(one), one.code))
     if not findings:
         return NodeCondition(name, "Unknown", "NothingChecked", "no check applied to this node", now, now)
     if not bad:

@@ -8,10 +8,13 @@ from typing import Any
 
 from workbench.model import Gpu
 
-__all__ = ["STATUSES", "Finding", "worst"]
+__all__ = ["STATUSES", "Finding", "rank", "worst"]
 
 # worst last; unknown is worse than a warning, since whatever was not checked may be critical
 STATUSES = ("not-applicable", "ok", "warning", "unknown", "critical")
+# what is called for, from what costs least to what costs most: of two findings of one check the one that asks for more is the answer, since a
+# node that is rebooted or replaced needs no reset of its GPU
+_HEIGHTS = ("none", "restart-task", "fix-user-code", "reset-gpu", "fix-platform", "reboot-node", "drain", "replace-node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +126,9 @@ class Finding:
 def worst(statuses: Iterable[str]) -> str:
     """Return the worst of several statuses; ``unknown`` for none, since nothing was checked."""
     return max(statuses, key=STATUSES.index, default="unknown")
+
+
+def rank(one: Finding) -> tuple[int, bool, str, str, int]:
+    """Return what findings are sorted by: the worst status, what makes the node unfit, then node and check, and in it what asks for most."""
+    height = _HEIGHTS.index(one.action) if one.action in _HEIGHTS else 0  # a kept finding may be of another version
+    return (-STATUSES.index(one.status), not one.required, one.node, one.check, -height)

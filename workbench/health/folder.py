@@ -12,7 +12,7 @@ from typing import Any
 from workbench.catalog import signatures, table
 from workbench.catalog.findings import FindingRow, finding_row, findings_table
 from workbench.health.devices import with_devices
-from workbench.health.finding import STATUSES, Finding
+from workbench.health.finding import Finding, rank
 from workbench.health.link_log import link_troubles
 from workbench.health.registry import checks
 from workbench.health.runner import judged
@@ -97,7 +97,7 @@ def check_folder(
         if isinstance(document, Document):
             _take(document, nodes)
     findings = [one for name, node in nodes.items() for one in _findings(name, node, context, dict(settings or {}))]
-    return sorted(findings, key=lambda one: (-STATUSES.index(one.status), not one.required, one.node, one.check))
+    return sorted(findings, key=rank)
 
 
 def _take(document: Document, nodes: dict[str, _Node]) -> None:

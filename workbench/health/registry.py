@@ -49,7 +49,7 @@ class Check:
     required : bool
         Whether the node is unfit while it is unknown or critical. A site's setting ``health.required`` and ``health.optional`` overrule it.
     switch : str
-        A setting without which the check does not apply: ``health.mounts``.
+        A setting without which the check does not apply: ``health.<name>``.
     required_when : tuple of str
         Settings any of which makes it required, when it is not by itself: a site that says how many network ports there must be wants to know.
     origin : str

@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.errors import ConfigError
 from workbench.health.devices import with_devices
-from workbench.health.finding import STATUSES, Finding, worst
+from workbench.health.finding import Finding, rank, worst
 from workbench.health.registry import CONTEXTS, Check, checks
 from workbench.health.seen import Seen
 from workbench.health.site_checks import executables
@@ -106,7 +106,7 @@ def run(
         required = {one.id: _as_configured(one, world).required for one in known.values()}
         findings = [replace(one, required=required.get(one.check, one.required)) if is_stuck(one) else one for one in findings]
     findings = with_devices(findings, readings)
-    findings.sort(key=lambda one: (-STATUSES.index(one.status), not one.required, one.check))
+    findings.sort(key=rank)
     return findings
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from workbench.catalog.findings import finding_row
 from workbench.errors import SourceError
-from workbench.health import inventory, port_history
+from workbench.health import inventory, port_history, row_history
 from workbench.health.finding import Finding
 from workbench.health.history import recall, remember
 from workbench.health.resets import asking_now, resets_of
@@ -76,7 +76,8 @@ def forget(folder: Path, checks: Collection[str] = ()) -> int:
     folder : Path
         Where the state is.
     checks : collection of str, optional
-        Of these checks only; default all. With ``gpu-inventory`` the GPUs that are here are taken for right.
+        Of these checks only; default all. With ``gpu-inventory`` the GPUs that are here are taken for right, with ``gpu-memory`` what they
+        have lost of their memory so far.
 
     Returns
     -------
@@ -97,6 +98,8 @@ def forget(folder: Path, checks: Collection[str] = ()) -> int:
                 remember(NAME, Past(box.past.boot, kept, box.past.asking).to_dict(), folder=folder)
                 if not checks or "gpu-inventory" in checks:
                     (folder / f"{inventory.NAME}.json").unlink(missing_ok=True)
+                if not checks or "gpu-memory" in checks:
+                    (folder / f"{row_history.NAME}.json").unlink(missing_ok=True)
             except OSError as error:
                 box.troubles.append(("state-unwritable", f"{folder} cannot be written: {error.strerror or error}", _CURE))
     if box.troubles:
@@ -263,10 +266,15 @@ def _fitting(past: Past) -> dict[str, Any]:
 def _keep_others(
     findings: Sequence[Finding], readings: Mapping[str, Reading], world: World, folder: Path, boot: str, now: float
 ) -> None:
-    """Keep which GPUs were here, when the node was found whole, and how its ports are; both need to know which boot it is."""
+    """Keep what each GPU has lost of its memory; which GPUs were here, when the node was found whole, and how its ports are, by boot."""
+    gpus, network = _usable(readings, "gpus", NodeGpus), readings.get("network")
+    if gpus is not None and any(row_history.count(state) for state in gpus.states):
+        before = _or_none(row_history.NAME, folder)
+        rows = row_history.next_state(before, gpus.states, now=now)
+        if before is None or before.get("gpus") != rows["gpus"]:  # it changes once in months: nothing is written in between
+            remember(row_history.NAME, rows, folder=folder)
     if not boot:
         return
-    gpus, network = _usable(readings, "gpus", NodeGpus), readings.get("network")
     if gpus is not None and inventory.whole(findings, gpus, world.settings.get("gpus")):
         kept = _or_none(inventory.NAME, folder)
         new = inventory.next_inventory(kept, inventory.inventory(gpus, boot_id=boot, now=now))

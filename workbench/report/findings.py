@@ -45,9 +45,16 @@ def headline(findings: Sequence[Finding]) -> str:
 def _table(findings: Sequence[Finding], *, verbose: bool) -> str:
     lines = [headline(findings)]
     shown = [one for one in findings if verbose or one.status not in ("ok", "not-applicable")]
+    # a driver that does not answer leaves a dozen checks unknown for one reason: it is said once, with all their names
+    alike: dict[tuple[str, ...], list[str]] = {}
     for one in shown:
+        alike.setdefault(_reason(one), []).append(one.check)
+    for one in shown:
+        names = [one.check] if verbose else alike.pop(_reason(one), []) if one.status == "unknown" else [one.check]
+        if not names:
+            continue
         who = _who(one)
-        lines.append(f"  {_MARKS[one.status]:<4}  {one.check}{f' [{who}]' if who else ''}: {one.summary}")
+        lines.append(f"  {_MARKS[one.status]:<4}  {', '.join(names)}{f' [{who}]' if who else ''}: {one.summary}")
         if one.action != "none":
             lines.append(f"        → {one.action}" + ("" if one.required else " (does not make the node unfit)"))
         if one.hint:
@@ -64,6 +71,11 @@ def _table(findings: Sequence[Finding], *, verbose: bool) -> str:
     if hidden:
         lines.append(f"  {hidden} more are as they should be or do not apply (-v shows them)")
     return "\n".join(clean(line) for line in lines) + "\n"
+
+
+def _reason(one: Finding) -> tuple[str, ...]:
+    """What findings have in common that need be said once only: who could not be looked at, why, and what to do about it."""
+    return (one.status, str(one.required), _who(one), one.summary, one.hint, one.action)
 
 
 def _json(findings: Sequence[Finding], *, verbose: bool, about: Mapping[str, Any] | None = None) -> str:

@@ -34,6 +34,12 @@ def gpu_count(seen: Seen) -> Iterator[Finding]:
         sound = False
         summary = f"the kernel lists {address}, and {reading.path} does not show it"
         yield seen.found("gpu-not-held", summary, gpu=Gpu(pci=address))
+    for state in seen.gpus.states:  # the kernel took it off the bus, and the driver has not noticed yet
+        if state.gpu.pci and state.gpu.pci not in bus and not state.lost:
+            sound = False
+            yield seen.found(
+                "gpu-off-the-bus", f"{reading.path} shows {state.gpu.pci}, and the bus has it no more", gpu=state.gpu
+            )
     there = len(seen.gpus.states)
     if wanted is not None and there != wanted:
         code = "gpu-missing" if there < wanted else "gpu-surplus"

@@ -9,7 +9,7 @@ from workbench.health.finding import Finding
 from workbench.health.registry import check
 from workbench.health.seen import Seen
 from workbench.parse.proc_files import UNLIMITED
-from workbench.sources.node.limits import JobLimits
+from workbench.sources.node.limits import STARTERS, JobLimits
 
 __all__ = ["limits"]
 
@@ -20,6 +20,10 @@ _LITTLE, _NONE = (
     0.10,
     0.01,
 )  # shares of free shared memory; before a job, all of it should be free. Our own measure, none published
+# Share of the node's memory below which a control group is one that somebody limited: kernel and services need a few percent. Tasks that the
+# jobs of a node of eight GPUs may have: each rank starts some hundred threads, and loaders of data beside them. Both our own measure.
+_MEMORY, _TASKS = 0.9, 16_384
+_USED_UP = 0.9  # share of the tasks that are allowed
 
 
 @check(
@@ -32,11 +36,13 @@ _LITTLE, _NONE = (
     required_when=("health.memlock", "health.files", "health.shm"),
 )
 def limits(seen: Seen) -> Iterator[Finding]:
-    """Judge by ``health.memlock``, ``health.files`` and ``health.shm``; without them by what is known to break jobs."""
+    """Judge by ``health.memlock``, ``health.files`` and ``health.shm``, and else by what is known to break jobs."""
     value: JobLimits = seen.value("limits")
     yield _memlock(seen, value)
     yield _files(seen, value)
     yield _shared(seen, value)
+    if value.starter in STARTERS:  # our own group says nothing of that of jobs
+        yield from _group(seen, value)
     if value.balancing and value.nodes > 1:
         # no fault: it costs where jobs are bound to their NUMA node (kernel documentation), and nobody knows here whether they are
         yield seen.found("numa-balancing", f"the kernel moves memory between {value.nodes} NUMA nodes by itself", part="NUMA")
@@ -80,6 +86,30 @@ def _files(seen: Seen, value: JobLimits) -> Finding:
             "files-too-few", f"{said}, {wanted:.0f} should be", part="files", evidence=[f"health.files = {wanted:.0f}"]
         )
     return seen.ok(said, part="files")
+
+
+def _group(seen: Seen, value: JobLimits) -> Iterator[Finding]:
+    """What starts jobs ships without limits of its own: one that is there was set, or is systemd's for units that say nothing."""
+    group, part = value.group, "cgroup"
+    tight = []
+    if group.memory is not None and group.memory != UNLIMITED and value.total and group.memory < value.total * _MEMORY:
+        what = f"the control group of {value.starter} may use {_words(group.memory)} of {_words(value.total)}"
+        tight.append(seen.found("cgroup-memory-limited", what, part=part, hint=f"systemctl show -p MemoryMax {value.starter}"))
+    if group.tasks is not None and group.tasks != UNLIMITED:
+        used = "" if group.used is None else f", {group.used} are there"
+        what = f"the control group of {value.starter} may have {group.tasks:.0f} processes and threads{used}"
+        if group.tasks < _TASKS or (group.used is not None and group.used >= group.tasks * _USED_UP):
+            hint = f"TasksMax=infinity in {value.starter}.service"
+            tight.append(seen.found("cgroup-tasks-limited", what, part=part, hint=hint))
+    yield from tight
+    if tight:
+        return
+    if group.unread:
+        yield seen.unknown(f"the limits of the control group of {value.starter} were not read: {group.unread}", part=part)
+    elif group.memory is None and group.tasks is None:
+        yield seen.absent(f"no control group limits {value.starter}", part=part)
+    else:
+        yield seen.ok(f"the control group of {value.starter} leaves jobs memory and tasks", part=part)
 
 
 def _shared(seen: Seen, value: JobLimits) -> Finding:

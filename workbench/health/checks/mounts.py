@@ -1,9 +1,10 @@
-"""Turn the file systems that a site named into whether each is mounted, answers in time and has space."""
+"""Turn the file systems of servers into whether each answers in time, and those that a site named into whether it is there and has space."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from workbench.health.finding import Finding
 from workbench.health.registry import check
@@ -23,6 +24,7 @@ _SLOW = 1.0
 # what statfs(2) says of a mount whose server forgot it, or is gone
 _STALE = re.compile(r"Stale file handle|stale NFS", re.I)
 _NOTHING = re.compile(r"No such file or directory|Not a directory")
+_DENIED = re.compile(r"Permission denied|Operation not permitted")
 _BROKEN = re.compile(
     r"Input/output error|Transport endpoint is not connected|Host is down|Software caused connection abort|Cannot send after transport|"
     r"Communication error|Connection timed out|Remote I/O error|No such device",
@@ -35,13 +37,30 @@ _BROKEN = re.compile(
     "the file systems that jobs need answer and have space",
     needs=("mounts",),
     cls="platform/storage",
-    switch="health.mounts",
+    required=False,
+    required_when=("health.mounts",),
 )
 def mounts(seen: Seen) -> Iterator[Finding]:
-    """Judge each place of ``health.mounts``."""
+    """Judge each place of ``health.mounts``, and of file servers that nobody named whether they answer: that makes no node unfit."""
     little, none = float(seen.setting("space_warning") or LITTLE), float(seen.setting("space_critical") or NONE)
-    for mount in seen.value("mounts"):
-        yield _judged(seen, mount, little, none)
+    found: Sequence[Mount] = seen.value("mounts")
+    for mount in found:
+        if mount.named:
+            yield _judged(seen, mount, little, none)
+        else:
+            finding = _answers(seen, mount)
+            yield replace(finding, required=finding.required and not seen.setting("mounts"))
+    if not found:
+        yield seen.absent("no file system of a server is mounted, and health.mounts names none")
+
+
+def _answers(seen: Seen, mount: Mount) -> Finding:
+    """Of one that nobody named only whether it answers: how full it may be, and whether it is written, is its owner's affair."""
+    if mount.ending == "exit" and mount.kind.startswith("fuse.") and _DENIED.search(mount.said):
+        return seen.absent(
+            f"{mount.path} ({mount.kind}) is a user's own", part=mount.path
+        )  # FUSE shows it to nobody else, not to root
+    return _judged(seen, replace(mount, free=None, inodes_free=None, options=()), LITTLE, NONE)
 
 
 def _judged(seen: Seen, mount: Mount, little: float, none: float) -> Finding:

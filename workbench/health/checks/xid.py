@@ -82,7 +82,8 @@ def _finding(seen: Seen, ruling: Ruling, gpus: NodeGpus | None, blind: tuple[str
     code = f"xid-{ruling.code}"
     rule, last = ruling.rule, ruling.events[-1]
     times = f" ×{ruling.count}" if ruling.count > 1 else ""
-    summary = f"Xid {ruling.code}{times}: {rule.why}"
+    behind = last.data.get("stands_for")  # the Xid that this one only follows, and of which no line is there
+    summary = f"Xid {ruling.code}{times}{f' after Xid {behind}' if behind else ''}: {rule.why}"
     inside = instances(state_of(ruling.gpu, gpus))
     if ruling.instance:
         summary += f" (MIG instance {ruling.instance} of this GPU)"
@@ -95,7 +96,7 @@ def _finding(seen: Seen, ruling: Ruling, gpus: NodeGpus | None, blind: tuple[str
         part=f"MIG instance {ruling.instance}" if ruling.instance else "",
         evidence=[*(event.text for event in ruling.events[-3:]), f"decided by {rule.origin} ({rule.said})"],
         since=ruling.events[0].time,
-        hint=f"workbench check xid --explain; workbench explain xid:{last.code}",
+        hint=f"workbench check xid --explain; workbench explain xid:{behind or last.code}",
     )
     finding = replace(finding, blind=blind)
     if code in findings_table():  # a site's own row for this code

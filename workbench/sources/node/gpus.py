@@ -19,6 +19,8 @@ from workbench.sources.node.world import Unread, Way, World, lines_of, reader, t
 __all__ = ["on_bus", "said_by"]
 
 _NO_DRIVER = (9, 12)  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND: also what a node without a GPU says
+# the same of nvidia-smi, by its manual: "driver is not loaded", "library couldn't be found or loaded"
+_SMI_NO_DRIVER = (9, 12)
 _SECONDS = 20.0  # a healthy node of eight GPUs answers in two; without persistence mode in ten
 _NVML_ENDINGS = {"hang": "time-out", "init": "exit", "crash": "signal", "no-pynvml": "missing", "not-started": "not-executable"}
 
@@ -95,9 +97,14 @@ def _nvml(world: World, deadline: Deadline) -> NodeGpus:
 
 
 def _smi(world: World, deadline: Deadline) -> NodeGpus:
-    ran = tool(
-        world, ("nvidia-smi", "-q", "-x"), deadline, codes=(0, 14), seconds=_SECONDS
-    )  # 14: infoROM is corrupt, and it answered
+    # 14: infoROM is corrupt, and it answered
+    ran = tool(world, ("nvidia-smi", "-q", "-x"), deadline, codes=(0, 14, *_SMI_NO_DRIVER), seconds=_SECONDS)
+    if ran.code in _SMI_NO_DRIVER:
+        if not on_bus(world):  # the driver's tools are in every image of many sites, also on nodes without a GPU
+            raise Unread("absent", f"no NVIDIA GPU on the PCI bus, and no driver: nvidia-smi ended with {ran.code}")
+        raise Unread(
+            "exit", f"{ran.asked} ended with {ran.code}: {ran.text.strip()[:200]}", "see the kernel log for NVRM; modprobe nvidia"
+        )
     lines = [Line(at, text) for at, text in enumerate(lines_of(ran.text), 1)]
     if "</nvidia_smi_log>" not in ran.text:
         raise Unread("garbage", f"{ran.asked} printed {len(lines)} lines that are no whole answer", "run it by hand")

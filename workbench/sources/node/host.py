@@ -1,11 +1,11 @@
-"""Turn file systems into readings: those that the site named and whether they answer, and the local ones with their space."""
+"""Turn file systems into readings: those of file servers and whether they answer, and the local ones with their space."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from workbench.parse.proc_files import MountRow, mountinfo
@@ -19,6 +19,11 @@ _SECONDS = 15.0
 _ANSWER = 5.0  # seconds that a file server has to answer; health.mount_seconds
 # kinds that lie on a disk of this node; the rest is memory, network, or made up
 _LOCAL = ("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "bcachefs", "jfs", "reiserfs")
+# kinds behind which a server is asked over the network, or a process of this node (FUSE) that may be gone
+_REMOTE = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "wekafs", "panfs", "orangefs", "pvfs2", "afs")
+# FUSE that serves a desktop, container layers or /proc, and no files of a server
+_INSIDE = ("fuse.portal", "fuse.gvfsd-fuse", "fuse.lxcfs", "fuse.fuse-overlayfs", "fuse.snapfuse")
+_UNNAMED = 16  # of those that nobody named: what hangs takes a process each
 # what belongs to pods and images, or to nobody who writes
 _NOT_OURS = ("/var/lib/kubelet/pods", "/var/lib/kubelet/plugins", "/run", "/boot", "/snap", "/proc", "/sys", "/dev")
 
@@ -26,11 +31,11 @@ _NOT_OURS = ("/var/lib/kubelet/pods", "/var/lib/kubelet/plugins", "/run", "/boot
 @dataclass(frozen=True, slots=True)
 class Mount:
     """
-    One place of the file system that the site named.
+    One file system that the site named, or one of a file server that is mounted here.
 
     `kind` and `options` are those of its mount (empty when the place is none); `ending` how asking it went
     (`workbench.sources.command.ENDINGS`), `seconds` how long that took, `free` and `inodes_free` shares from 0 to 1 of what an ordinary user
-    may still take, None when it does not count them.
+    may still take, None when it does not count them; `named` whether the site named it.
     """
 
     path: str
@@ -42,6 +47,7 @@ class Mount:
     free: float | None = None
     inodes_free: float | None = None
     seconds: float = 0.0
+    named: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +82,29 @@ def mount_table(world: World) -> tuple[MountRow, ...]:
 
 
 def _mounts(world: World, deadline: Deadline) -> tuple[Mount, ...]:
-    wanted: Sequence[str] = tuple(world.settings.get("mounts") or ())
-    mount_table(world)  # whoever cannot read it knows of no mount
+    named: Sequence[str] = tuple(str(Path(place)) for place in world.settings.get("mounts") or ())
+    rows = mount_table(world)  # whoever cannot read it knows of no mount
     seconds = float(world.settings.get("mount_seconds") or _ANSWER)
+    wanted = [*named, *_unnamed(rows, named)]
     if not wanted:
         return ()
     # all at once: two that hang together would else use up the time of those that answer
     with ThreadPoolExecutor(min(len(wanted), 16)) as pool:
-        ran = list(pool.map(lambda place: _statfs(world, str(Path(place)), min(seconds, deadline.left())), wanted))
+        ran = list(pool.map(lambda place: _statfs(world, place, min(seconds, deadline.left())), wanted))
     table = {row.place: row for row in mount_table(world)}  # after asking: that is what makes an automounter mount
-    return tuple(_mount(str(Path(place)), one, table.get(str(Path(place)))) for place, one in zip(wanted, ran, strict=True))
+    found = (_mount(place, one, table.get(place)) for place, one in zip(wanted, ran, strict=True))
+    return tuple(replace(mount, named=mount.path in named) for mount in found)
+
+
+def _unnamed(rows: Sequence[MountRow], named: Sequence[str]) -> list[str]:
+    """The places of file servers that nobody named: one of each file system, and no automounter, which would mount when it is asked."""
+    known = {row.device for row in rows if row.place in named}
+    found: dict[str, str] = {}
+    fuse = [row for row in rows if row.kind.startswith("fuse.") and row.kind not in _INSIDE]
+    for row in (*(row for row in rows if row.kind in _REMOTE), *fuse):
+        if row.device not in known:
+            found[row.device] = min(found.get(row.device, row.place), row.place, key=len)
+    return list(found.values())[:_UNNAMED]
 
 
 def _statfs(world: World, place: str, seconds: float) -> Ran:
@@ -135,7 +154,7 @@ def _local(world: World, deadline: Deadline) -> tuple[LocalDisk, ...]:
 
 reader(
     "mounts",
-    "file systems that jobs need",
+    "file systems that the site names, and those of file servers that are mounted",
     seconds=_SECONDS,
     ways=(Way("stat -f", _mounts, ("whether files can be read: only that the file system answers",)),),
 )

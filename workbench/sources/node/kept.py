@@ -1,4 +1,4 @@
-"""Turn the state that earlier runs kept on this node into readings: which GPUs were here, and how its network ports were."""
+"""Turn the state that earlier runs kept on this node into readings: which GPUs were here, what they lost, how its ports were."""
 
 from __future__ import annotations
 
@@ -53,5 +53,7 @@ def _gpus_before(world: World, deadline: Deadline) -> dict[str, Any]:
 
 
 _GPUS, _PORTS = _state("gpus", "gpus", list, "which GPUs were here"), _state("ports", "ports", dict, "how the ports were")
+_ROWS = _state("rows", "gpus", dict, "what the GPUs had lost of their memory")
 reader("kept-gpus", "the GPUs that an earlier run saw", seconds=3.0, ways=(Way("state file", _gpus_before),))
 reader("kept-ports", "the network ports that an earlier run saw", seconds=3.0, ways=(Way("state file", _PORTS),))
+reader("kept-rows", "what each GPU had lost of its memory at earlier looks", seconds=3.0, ways=(Way("state file", _ROWS),))

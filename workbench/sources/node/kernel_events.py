@@ -19,6 +19,7 @@ _SPAN = 7 * 86400.0  # a week at least: Xids that recur are worth more than one
 _LONGEST = 60 * 86400.0  # what happened since the last boot counts, but nobody wants to read the log of a year every minute
 _SINCE_BOOT = re.compile(rb"(?:<\d+>)?\[ *\d+\.\d+\] ")  # an old dmesg: seconds since boot, no date
 _OLDEST_FIRST = ("journal", "dmesg")  # programs that print the newest last: what is cut off is what just happened
+_WORDS = {"files": "syslog"}  # what a place is called in a sentence
 _EARLY = 300.0  # seconds after boot within which a log's first line means that it has all of this boot: syslog starts late, clocks step
 
 # A firewall or a USB device that logs every second makes a million lines a month, and a check has a second of CPU a minute.
@@ -100,7 +101,7 @@ def _kernel(world: World, deadline: Deadline) -> KernelLog:
     partly = () if best.status == "ok" else (best.detail,)
     # what was not read cannot be vouched for: a log of which only a part is kept in the window reaches no further than the window
     reach = best.reach if best.reach is None else max(best.reach, since)
-    return KernelLog(tuple(parsed.events), best.place, reach, boot, (*partly, *problems), parsed.facts)
+    return KernelLog(tuple(parsed.events), _WORDS.get(best.place, best.place), reach, boot, (*partly, *problems), parsed.facts)
 
 
 reader("kernel", "events of the kernel log", seconds=15.0, ways=(Way("kernel log", _kernel),))

@@ -1,8 +1,9 @@
-"""Turn what a job inherits (limits of the daemon that starts it, shared memory, NUMA balancing) into one reading."""
+"""Turn what a job inherits (limits and control group of the daemon that starts it, shared memory, NUMA balancing) into one reading."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from workbench.parse.proc_files import UNLIMITED, limits
@@ -11,10 +12,10 @@ from workbench.sources.node.host import mount_table
 from workbench.sources.node.host_processes import running
 from workbench.sources.node.world import Unread, Way, World, reader, tool
 
-__all__ = ["JobLimits", "SharedMemory"]
+__all__ = ["STARTERS", "ControlGroup", "JobLimits", "SharedMemory"]
 
 # whose limits a job inherits: Slurm's daemon starts the job itself; a runtime starts containers, Kubernetes' and others
-_STARTERS = ("slurmd", "containerd", "crio", "dockerd")
+STARTERS = ("slurmd", "containerd", "crio", "dockerd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,21 @@ class SharedMemory:
     size: int
     free: int
     mounted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGroup:
+    """
+    What a control group and those above it allow: the tightest of each.
+
+    `memory` in bytes, `tasks` how many processes and threads (`workbench.parse.proc_files.UNLIMITED` for no limit, None when no group tells),
+    `used` how many tasks the group of that limit has; `unread` why a limit that is there was not read, empty when all were.
+    """
+
+    memory: float | None = None
+    tasks: float | None = None
+    used: int | None = None
+    unread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +56,10 @@ class JobLimits:
         not told.
     shm : SharedMemory or None
         None when it was not told.
-    cgroup : float or None
-        Bytes of memory that the starter's control group may use, with all above it.
+    group : ControlGroup
+        Of the starter, with all above it.
+    total : float or None
+        Bytes of the node's memory.
     nodes : int
         How many NUMA nodes have memory.
     balancing : bool or None
@@ -53,7 +71,8 @@ class JobLimits:
     files: float | None
     core: float | None
     shm: SharedMemory | None
-    cgroup: float | None
+    group: ControlGroup
+    total: float | None
     nodes: int
     balancing: bool | None
 
@@ -64,7 +83,7 @@ def _limits(world: World, deadline: Deadline) -> JobLimits:
         by_name = {row.name: row.pid for row in sorted(running(world).values(), key=lambda row: -row.pid)}
     except Unread:
         by_name = {}
-    for name in _STARTERS:
+    for name in STARTERS:
         if name in by_name:
             starter, pid = name, str(by_name[name])
             break
@@ -78,7 +97,8 @@ def _limits(world: World, deadline: Deadline) -> JobLimits:
         soft.get("Max open files"),
         soft.get("Max core file size"),
         _shared_memory(world, deadline),
-        _cgroup(world, pid),
+        _group(world, pid),
+        _total(world),
         _nodes(world),
         _balancing(world),
     )
@@ -97,25 +117,70 @@ def _shared_memory(world: World, deadline: Deadline) -> SharedMemory | None:
     return SharedMemory(block * blocks, block * free, mounted)
 
 
-def _cgroup(world: World, pid: str) -> float | None:
-    """The least memory.max of a process's control group (version 2) and those above it."""
+def _group(world: World, pid: str) -> ControlGroup:
+    """Version 2 has one tree for all; version 1 has one for memory and one for tasks, beside it or alone."""
     try:
-        found = re.search(r"^0::(/\S*)$", world.text(f"/proc/{pid}/cgroup"), re.M)
+        text = world.text(f"/proc/{pid}/cgroup")
+    except Unread as error:
+        return ControlGroup(unread="" if error.ending == "missing" else error.detail)
+    rows = re.findall(r"^\d+:([^:\n]*):(/\S*)$", text, re.M)
+    if not rows or any(".." in place.split("/") for _, place in rows):
+        return ControlGroup(unread=f"/proc/{pid}/cgroup names no control group")
+    memory, tasks, used, unread = None, None, None, ""
+    for names, place in rows:
+        for controller, limit in (("memory", "memory.limit_in_bytes"), ("pids", "pids.max")):
+            if names and controller not in names.split(","):
+                continue
+            base, file = ("", f"{controller}.max") if not names else (f"/{controller}", limit)
+            for folder in _upwards(f"/sys/fs/cgroup{base}", place):
+                value, why = _limit(world, f"{folder}/{file}")
+                unread = unread or why
+                if value is None:
+                    continue
+                if controller == "memory":
+                    memory = value if memory is None else min(memory, value)
+                elif tasks is None or value < tasks:
+                    tasks, used = value, _number(world, f"{folder}/pids.current")
+    return ControlGroup(memory, tasks, used, unread)
+
+
+def _upwards(root: str, place: str) -> Iterator[str]:
+    """The folder of a group and of those above it, without the root: it has no limits."""
+    place = place.rstrip("/")
+    while place:
+        yield root + place
+        place = place.rsplit("/", 1)[0]
+
+
+# what version 1 says for "no limit" is a number that no machine has
+_NO_LIMIT = 1 << 60
+
+
+def _limit(world: World, file: str) -> tuple[float | None, str]:
+    """A limit of a control group; None where the controller is not switched on for it."""
+    try:
+        text = world.text(file, 100).strip()
+    except Unread as error:
+        return None, "" if error.ending == "missing" else error.detail
+    if text == "max" or (text.isdigit() and int(text) >= _NO_LIMIT):
+        return UNLIMITED, ""
+    return (float(text), "") if text.isdigit() else (None, f"{file} holds no limit")
+
+
+def _number(world: World, file: str) -> int | None:
+    try:
+        text = world.text(file, 100).strip()
     except Unread:
         return None
-    if not found or ".." in found[1]:
+    return int(text) if text.isdigit() else None
+
+
+def _total(world: World) -> float | None:
+    try:
+        found = re.search(r"^MemTotal:\s+(\d+) kB", world.text("/proc/meminfo"), re.M)
+    except Unread:
         return None
-    least, place = None, found[1].rstrip("/")
-    while place:
-        try:
-            text = world.text(f"/sys/fs/cgroup{place}/memory.max").strip()
-        except Unread:
-            text = ""
-        value = UNLIMITED if text == "max" else float(text) if text.isdigit() else None
-        if value is not None:
-            least = value if least is None else min(least, value)
-        place = place.rsplit("/", 1)[0]
-    return least
+    return float(found[1]) * 1024 if found else None
 
 
 def _nodes(world: World) -> int:
