@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from workbench.errors import WorkbenchError
 from workbench.remediation.executors.contract import Deadline, Executor, Lock
 from workbench.remediation.executors.expects import misfit
-from workbench.remediation.journal import Journal
+from workbench.remediation.journal import Entry, Journal
 from workbench.remediation.model import Action, NodeState, Refusal, Step
 
 __all__ = ["TELLS", "Check", "Flight", "Kill", "Outcome", "Runner"]
@@ -202,11 +202,12 @@ class Runner:
             return self._refuse(flight, *refused)
         flight.judged = self.steady()
         again = any(one.kind == "intent" and not one.undo for one in journal.of_action(action.id))
+        held = _held(journal, action.id)
         flight.before = {} if state is None else _before(state)
         journal.intent(action, flight.plan, flight.before)
         flight.began = self.clock()
         now = self.steady()
-        flight.ends = now + action.deadline
+        flight.ends = now + max(0.0, action.deadline - held)
         flight.errors, flight.due = 0, now
         # a try of this action went before, in this or another process: what became of it comes first
         flight.mode, flight.sent = ("look", True) if again else ("begin", False)
@@ -378,8 +379,10 @@ class Runner:
                 return self._end(flight, "refused", "it was never begun: nothing of it has happened", "journal")
             if flight.begins >= self.tries:
                 return self._end(flight, "failed", f"it was asked for {flight.begins} times and nothing of it has happened")
-        if now >= flight.ends or (flight.blocked and not flight.may):
+        if now >= flight.ends:
             return self._late(flight, seen=True)
+        if flight.blocked and not flight.may:  # who has its plan asks again, as long as its time is not over
+            return self._end(flight, "held", step.detail)
         if status == "pending" or not flight.may:
             flight.mode = "look"
             flight.due = min(now + self._wait(step.again), flight.ends)
@@ -446,6 +449,17 @@ class Runner:
 
     def _wait(self, again: float) -> float:
         return max(0.1, min(again, LONGEST))
+
+
+def _held(journal: Journal, action: str) -> float:
+    """Return for how many seconds an action has been asked for again and again by now: its deadline counts from the first time."""
+    first: Entry | None = None
+    for entry in journal.of_action(action):
+        if entry.kind == "intent":
+            first = first or entry
+        elif entry.status != "held":
+            first = None
+    return 0.0 if first is None else journal.age(first)
 
 
 def _killed(kill: Path | Callable[[], object]) -> str:
