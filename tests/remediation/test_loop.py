@@ -19,7 +19,11 @@ from workbench.testing.fleet import Fleet
 from workbench.testing.fleet_executor import FleetExecutor
 
 ANYTHING = Policy(Limits(), auto=(Auto("report", confidence=0.5, busy=True),), stop_file="/nonexistent/stop")
-FAULTS = {"xid-79": ("hardware/gpu-lost", "reboot-node"), "xid-95": ("hardware/gpu-memory", "reset-gpu"), "nvlink-down": ("hardware/nvlink", "drain")}
+FAULTS = {
+    "xid-79": ("hardware/gpu-lost", "reboot-node"),
+    "xid-95": ("hardware/gpu-memory", "reset-gpu"),
+    "nvlink-down": ("hardware/nvlink", "drain"),
+}
 
 
 def checker(fleet: Fleet) -> Callable[[float], tuple[list[Trouble], list[Checked]]]:

@@ -18,6 +18,7 @@ from workbench.remediation.expiry import until
 from workbench.remediation.flight import TELLS, TICK, Check, Flight, Kill, Outcome, Runner
 from workbench.remediation.journal import Entry, Journal
 from workbench.remediation.model import Action, Plan
+from workbench.remediation.moments import steady as awake
 from workbench.remediation.paging import page
 
 __all__ = ["Check", "Kill", "Outcome", "apply", "enter", "resume", "settle", "undo"]
@@ -75,7 +76,8 @@ def apply(
     clock : callable, optional
         Seconds since the epoch.
     steady : callable, optional
-        Seconds that only grow, for deadlines; default is `time.monotonic`, or `clock` when that was given.
+        Seconds that only grow, for deadlines; default is `workbench.remediation.moments.steady`, or `clock` when that was
+        given.
     sleep : callable, optional
     call : float, optional
         Seconds that one request may take; as long a lost request counts as on its way.
@@ -472,4 +474,4 @@ def _unreadable(journal: Journal, entry: Entry) -> Outcome:
 def _steady(clock: Callable[[], float], steady: Callable[[], float] | None) -> Callable[[], float]:
     if steady is not None:
         return steady
-    return time.monotonic if clock is time.time else clock
+    return awake if clock is time.time else clock

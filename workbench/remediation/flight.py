@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from workbench.errors import WorkbenchError
-from workbench.remediation.executors.contract import Deadline, Executor, Lock
+from workbench.remediation.executors.contract import Deadline, Executor, Fenced, Lock
 from workbench.remediation.executors.expects import misfit
 from workbench.remediation.journal import Entry, Journal
 from workbench.remediation.model import Action, NodeState, Refusal, Step
@@ -313,7 +313,8 @@ class Runner:
     # the change and what becomes of it
 
     def _step(self, flight: Flight) -> Outcome | None:
-        mode, action, wait = flight.mode, flight.action, Deadline(self.call, self.steady)
+        mode, action = flight.mode, flight.action
+        wait = Fenced(self.call, self.steady, self._why_not)
         try:
             if mode == "begin":
                 flight.begins += 1
@@ -324,7 +325,7 @@ class Runner:
             else:
                 step = self.executor.look(action, wait)
         except Exception as error:  # also a defect of the executor: what it has done by then is not known either
-            return self._lost(flight, error)
+            return self._lost(flight, error, sent=wait.passed > 1 or getattr(error, "sent", True))
         flight.errors, flight.detail = 0, step.detail
         if mode != "look":
             flight.sent = True
@@ -332,7 +333,15 @@ class Runner:
             flight.before |= step.before
         return self._undoing(flight, step) if flight.undo else self._doing(flight, step)
 
-    def _lost(self, flight: Flight, error: Exception) -> Outcome | None:
+    def _why_not(self, deadline: Deadline) -> str:
+        """Say why the request that comes next must not be sent: this process may have stood still since it was asked, its clocks too."""
+        if self.kill is not None and (why := _killed(self.kill)):
+            return why
+        if self.lock is not None and not self.lock.confirm(deadline):
+            return "the lock is not ours (any more): another controller may act"
+        return ""
+
+    def _lost(self, flight: Flight, error: Exception, *, sent: bool) -> Outcome | None:
         now = self.steady()
         flight.errors += 1
         flight.detail = f"{error}" if str(error) else type(error).__name__
@@ -341,7 +350,7 @@ class Runner:
             if now >= flight.ends and flight.errors >= LOOKS:
                 return self._late(flight, seen=False)
             return None
-        if getattr(error, "sent", True):
+        if sent:
             flight.sent = True
             flight.sure = now + self.call
             flight.mode = "look"

@@ -18,6 +18,7 @@ from workbench.remediation.executors.contract import Deadline, Executor, Lock
 from workbench.remediation.journal import Journal
 from workbench.remediation.ladder import Ladders
 from workbench.remediation.model import FleetState, Plan, Trouble
+from workbench.remediation.moments import steady as awake
 from workbench.remediation.planner import make_plan
 from workbench.remediation.policy import Policy
 from workbench.remediation.proposing import execute, note_down, propose
@@ -82,7 +83,7 @@ class Loop:
     table: Ladders | None = None
     stop: Callable[[], bool] = lambda: False
     clock: Callable[[], float] = time.time
-    steady: Callable[[], float] = time.monotonic
+    steady: Callable[[], float] = awake
     sleep: Callable[[float], None] = time.sleep
     tell: Callable[[Outcome], None] | None = None
     wake: Callable[[float], bool] | None = None
