@@ -114,6 +114,9 @@ class Sequence:
         self.controllers = [self._controller(name) for name in ("A", "B")[: 2 if self.two else 1]]
         if more.random() < 0.1:
             fleet.later(more.uniform(0.0, 900.0), self._switch)
+        self.stops = Random(f"stops {seed}")  # added later still
+        if self.two and self.stops.random() < 0.5:
+            fleet.pause = self._stands_still
         self.log: list[str] = []
 
     # the world
@@ -354,11 +357,20 @@ class Sequence:
         finally:
             one.inside, one.journal.crash = False, None
 
+    def _stands_still(self, by: str) -> None:
+        """A controller freezes between what it decided and its request, for long enough that the other may take over and act."""
+        stops = self.stops
+        if stops.random() > 0.15:
+            return
+        self.fleet.sleep(stops.choice((5.0, 70.0, 200.0)))
+        other = next(one for one in self.controllers if one.name != by)
+        if not other.inside:
+            self.act(other)
+            self.invariants.counts["freeze"] += 1
+
     def _other(self, one: Controller) -> None:
         """The first controller freezes (a long pause of its process), and the second has its turn."""
-        if (
-            self.fleet.changing
-        ):  # no process stops between deciding and sending here: a server without fencing cannot be told about that
+        if self.fleet.changing:  # what is sent is on its way, which takes no longer than `CALL`: no new holder acts before that
             self.fleet.later(1.0, lambda: self._other(one))
             return
         self.fleet.sleep(self.random.choice((0.0, 120.0)))

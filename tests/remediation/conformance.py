@@ -14,6 +14,7 @@ restrict the same thing.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -21,7 +22,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from workbench.remediation.executors.contract import Deadline, Executor, ExecutorError
+from workbench.remediation.executors.contract import Deadline, Executor, ExecutorError, Fenced
 from workbench.remediation.model import VERBS, Action, Step
 
 __all__ = ["Acts", "RespectsOthers", "TakesBack", "World"]
@@ -69,6 +70,11 @@ class World(Protocol):
 def soon() -> Deadline:
     """Return the deadline of one call."""
     return Deadline(SECONDS)
+
+
+def down() -> Fenced:
+    """Return the deadline of a call whose controller is not the one that may act any more, and does not know it yet."""
+    return Fenced(SECONDS, time.monotonic, lambda _: "another has the lock")
 
 
 def refused(ask: Callable[[], object]) -> ExecutorError | None:
@@ -141,6 +147,20 @@ class Acts(_Verbs):
         for executor in (world.executor, world.again()):
             assert executor.begin(action, soon()).status == "done"
         assert world.writes() == settled, "a begin after the end changed something"
+
+    def test_it_asks_the_fence_right_before_it_changes_something(self, world: World, verb: str) -> None:
+        """A controller that stood still since it was asked to, and lost its lock meanwhile, sends nothing."""
+        action = world.action(verb)
+        made = world.writes()
+
+        error = refused(lambda: world.executor.begin(action, down()))
+
+        assert error is not None
+        assert "another has the lock" in str(error)
+        assert not error.sent
+        assert world.writes() == made
+        assert world.again().look(action, soon()).status == "absent"
+        begun(world, action)
 
     def test_a_changed_world_is_left_alone(self, world: World, verb: str) -> None:
         """What the action expects is checked in the moment of the change."""
@@ -243,6 +263,18 @@ class TakesBack(_Verbs):
         assert world.executor.undo(action, before, soon()).status in ("done", "absent")
         assert world.writes() == made
         assert world.executor.look(action, soon()).status == "absent"
+
+    def test_undo_asks_the_fence_as_well(self, world: World, undone: str) -> None:
+        """Who may not act any more takes nothing back either."""
+        action = world.action(undone)
+        before = begun(world, action).before
+        shape, made = world.shape(action), world.writes()
+
+        error = refused(lambda: world.executor.undo(action, before, down()))
+
+        assert error is not None
+        assert not error.sent
+        assert (world.shape(action), world.writes()) == (shape, made)
 
     def test_undo_after_a_crash_needs_the_journal_only(self, world: World, undone: str) -> None:
         """Another process takes it back with what the journal has: the action, and `before` as JSON."""

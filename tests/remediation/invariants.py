@@ -81,7 +81,7 @@ class Invariants:
         if effect.undo:
             return
         known = self.actions.get((effect.by, effect.action))
-        if known is not None and self._jumped == float("-inf") and effect.wall > known[1].expires + RACE:
+        if known is not None and self._jumped == float("-inf") and effect.wall > known[1].expires + _steps_before(*known) + RACE:
             self.wrong(effect, "its plan had expired")
         if effect.verb in TAKES and effect.owner != OWNER:
             self._caps(effect)
@@ -258,3 +258,9 @@ class Invariants:
         for machine in self.fleet.nodes.values():
             if machine.owner == OWNER and (machine.op not in intents or not machine.reason or machine.expires is None):
                 self.broken.append(f"{machine.name} is restricted in our name and nobody owns that")
+
+
+def _steps_before(action: Action, plan: Plan) -> float:
+    """Return the seconds that what comes before a step may take: a chain that was begun in time is brought to its end."""
+    steps = {one.id: one for one in plan.actions}
+    return sum(steps[one].deadline + _steps_before(steps[one], plan) for one in action.after if one in steps)

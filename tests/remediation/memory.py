@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from workbench.remediation.executors.contract import Deadline, ExecutorError
+from workbench.remediation.executors.contract import Deadline, ExecutorError, fence
 from workbench.remediation.model import OWNER, Action, FleetState, NodeState, Step
 
 __all__ = ["BREAKAGES", "Memory", "MemoryWorld"]
@@ -17,6 +17,8 @@ __all__ = ["BREAKAGES", "Memory", "MemoryWorld"]
 BREAKAGES = {
     "forgets": "test_begun_twice_is_one_change",
     "looks-with-hands": "test_before_it_nothing_has_happened",
+    "sends-anyway": "test_it_asks_the_fence_right_before_it_changes_something",
+    "undoes-anyway": "test_undo_asks_the_fence_as_well",
     "ignores-uid": "test_a_changed_world_is_left_alone",
     "says-not-sent": "test_a_lost_answer_is_found_by_looking",
     "blind-is-absent": "test_what_did_not_arrive_has_not_happened",
@@ -66,6 +68,8 @@ class Memory:
         if node.owner and node.op != action.id and self.broken != "takes-over":
             return Step("changed", f"{node.owner} restricted it")
         self._seen.add(action.id)
+        if self.broken != "sends-anyway":
+            fence(deadline)
         self.world.put(replace(node, schedulable=False, owner=OWNER, op=action.id), says_sent=self.broken != "says-not-sent")
         return Step("done", before={"owner": node.owner})
 
@@ -85,6 +89,8 @@ class Memory:
             return Step("unknown", "I was not there")
         if node.op != action.id and self.broken != "undoes-blindly":
             return Step("changed", "it is not ours any more") if node.owner else Step("absent")
+        if self.broken != "undoes-anyway":
+            fence(deadline)
         self.world.put(
             replace(node, schedulable=True, owner="", op="", marks={"left": "over"} if self.broken == "undoes-half" else {})
         )

@@ -72,12 +72,32 @@ def test_the_same_plan_again_does_nothing(site: Site) -> None:
     assert len(site.journal.entries()) == entries
 
 
-def test_after_its_expiry_nothing_of_a_plan_is_begun(site: Site) -> None:
+def test_after_its_expiry_no_chain_of_a_plan_is_begun(site: Site) -> None:
+    plan = site.plan(*site.chain("n0"), *site.chain("n1"), lives=300.0)
+    site.fleet.nodes["n0"].boot_takes = 900.0
+    site.fleet.sleep(290.0)
+    site.apply(plan=plan, only=["n0"], wait=20.0)
+    outcomes = site.apply(plan=plan, only=["n1"])
+
+    assert [one.guard for one in outcomes] == ["expired", *["chain"] * 5]
+    assert {one.node for one in site.fleet.effects} == {"n0"}
+
+
+def test_what_was_begun_in_time_is_brought_to_its_end(site: Site) -> None:
     site.fleet.nodes["n0"].boot_takes = 900.0
     outcomes = site.apply(*site.chain("n0", deadline=4000.0), lives=300.0)
 
-    assert ends(outcomes)[:4] == ["cordon done", "collect done", "evict done", "reboot done"]
-    assert (outcomes[4].guard, outcomes[5].guard) == ("expired", "chain")
+    assert ends(outcomes) == [f"{verb} done" for verb in REPAIR]
+    assert site.fleet.nodes["n0"].schedulable
+
+
+def test_a_later_step_has_the_time_of_those_before_it_and_no_more(site: Site) -> None:
+    plan = site.plan(*site.chain("n0", deadline=400.0), lives=300.0)
+    site.apply(plan=plan, only=["n0-cordon", "n0-collect"])
+    site.fleet.sleep(300.0 + 2 * 400.0)
+    outcomes = site.apply(plan=plan, only=["n0-evict", "n0-reboot"])
+
+    assert [one.guard for one in outcomes] == ["expired", "chain"]
     assert site.fleet.nodes["n0"].owner == OWNER, "it stays cordoned with our reason"
     assert site.fleet.nodes["n0"].reason == "xid-95"
 

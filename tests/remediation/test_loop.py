@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,11 @@ from workbench.testing.fleet import Fleet
 from workbench.testing.fleet_executor import FleetExecutor
 
 ANYTHING = Policy(Limits(), auto=(Auto("report", confidence=0.5, busy=True),), stop_file="/nonexistent/stop")
-FAULTS = {"xid-79": ("hardware/gpu-lost", "reboot-node"), "xid-95": ("hardware/gpu-memory", "reset-gpu")}
+FAULTS = {
+    "xid-79": ("hardware/gpu-lost", "reboot-node"),
+    "xid-95": ("hardware/gpu-memory", "reset-gpu"),
+    "nvlink-down": ("hardware/nvlink", "drain"),
+}
 
 
 def checker(fleet: Fleet) -> Callable[[float], tuple[list[Trouble], list[Checked]]]:
@@ -218,6 +223,80 @@ def test_a_node_that_drains_for_long_holds_up_no_other_and_goes_on_when_it_is_em
         "reboot",
     ]
     assert loop.journal.open() == []
+
+
+def held(fleet: Fleet, node: str, until: float | None = None) -> None:
+    """Let work run on a node that a disruption budget holds there."""
+    fleet.budgets["pdb"] = 0
+    fleet.run(node, "ml/guarded", job="guarded", gpus=8, budgets=("pdb",))
+    if until is not None:
+        fleet.later(until, lambda: (fleet.budgets.update(pdb=1), fleet._budgets_changed()))  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("every", [10.0, 60.0])
+def test_a_budget_holds_a_node_over_many_turns_until_it_gives_way_and_no_rung_is_climbed_for_it(
+    fleet: Fleet, every: float
+) -> None:
+    held(fleet, "gpu-05", until=5000.0)
+    fleet.break_down("gpu-05", "nvlink-down", mended_by=("reboot",))
+    loop = loop_on(fleet, stop=lambda: fleet.now > 5300)
+    loop.every(every)
+
+    assert verbs(fleet, "gpu-05") == ["cordon", "collect", "evict"]
+    assert 5000 <= fleet.effects[-1].time < 5150
+    assert {effect.action for effect in fleet.effects} == {one.action for one in loop.journal.entries() if one.kind == "intent"}
+    evictions = [entry.status for entry in loop.journal.of_node("gpu-05") if entry.kind == "outcome" and entry.verb == "evict"]
+    assert set(evictions[:-1]) == {"held"}
+    assert evictions[-1] == "done"
+    assert {entry.rung for entry in loop.journal.of_node("gpu-05")} == {"evacuate"}
+
+
+def test_a_node_that_a_budget_holds_beyond_the_deadline_is_told_to_a_person_once_each_time_and_no_rung_is_climbed(
+    fleet: Fleet,
+) -> None:
+    held(fleet, "gpu-05")
+    fleet.break_down("gpu-05", "xid-95", mended_by=("reset-gpu",))
+    loop = loop_on(fleet, stop=lambda: fleet.now > 2400)
+    loop.every(60.0)
+
+    assert verbs(fleet, "gpu-05") == ["cordon", "collect", "page"]
+    assert {entry.rung for entry in loop.journal.of_node("gpu-05")} == {"reset-gpu"}
+    expired = [one for one in loop.journal.of_node("gpu-05") if one.status == "expired"]
+    assert len(expired) == 1
+    assert 900 <= expired[0].time - fleet.start <= 900 + 180, "the deadline counts from the first time it was asked for"
+    page = next(one for one in loop.journal.of_node("gpu-05") if one.verb == "page").intended()
+    assert page is not None
+    assert "pdb allows no disruption" in page.args["text"]
+    assert 'workbench_remediation_refused{guard="held-up"} 1' in loop.metrics()
+
+    fleet.budgets["pdb"] = 1
+    fleet._budgets_changed()
+    loop.stop = lambda: fleet.now > 4800
+    loop.every(60.0)
+    assert verbs(fleet, "gpu-05")[3:] == ["evict", "reset-gpu", "validate", "uncordon"], "after the cool-down it is asked again"
+
+
+def test_news_are_not_kept_waiting_by_a_node_that_drains(fleet: Fleet) -> None:
+    held(fleet, "gpu-05")
+    fleet.break_down("gpu-05", "xid-79", mended_by=("reboot",))
+    news: list[int] = []
+    for number, when in enumerate((70.0, 200.0, 331.0), 10):
+        name = f"gpu-{number}"
+        fleet.later(when, lambda name=name: (fleet.break_down(name, "xid-79", mended_by=("reboot",)), news.append(1)))  # type: ignore[misc]
+
+    def wake(seconds: float) -> bool:
+        until = fleet.now + seconds
+        while not news and fleet.now < until:
+            fleet.sleep(min(0.2, until - fleet.now))
+        return bool(news) and bool(news.pop())
+
+    policy = replace(ANYTHING, limits=Limits(out_percent=100.0, pool_percent=100.0))
+    loop_on(fleet, policy=policy, stop=lambda: fleet.now > 400, wake=wake).every(60.0)
+
+    cordons = {one.node: one.time for one in fleet.effects if one.verb == "cordon"}
+    assert cordons["gpu-10"] - 70 < 1.5
+    assert cordons["gpu-11"] - 200 < 1.5
+    assert cordons["gpu-12"] - 331 < 1.5
 
 
 def test_news_begin_a_turn_at_once_but_not_without_a_pause(fleet: Fleet) -> None:

@@ -121,6 +121,23 @@ def test_a_yes_that_nobody_used_in_time_is_over(site: Site) -> None:
     assert again.id != one.id
 
 
+def test_what_was_begun_in_time_is_brought_to_its_end_though_the_plan_expires_meanwhile(site: Site) -> None:
+    """A drain takes longer than a plan lives: the node must not be left empty and half mended until somebody says yes once more."""
+    site.fleet.nodes["gpu-07"].work.clear()
+    site.fleet.run("gpu-07", "ml/train-0", job="train", gpus=8, grace=3000.0)
+    one = site.yes()
+    site.fleet.sleep(one.plan.expires - site.fleet.clock() - 60)
+    while site.fleet.nodes["gpu-07"].faults or site.fleet.nodes["gpu-07"].owner:
+        site.loop.once(wait=60.0)
+        site.fleet.sleep(60)
+        assert site.fleet.clock() < one.plan.expires + 7200
+
+    assert site.did() == ["cordon", "collect", "evict", "reboot", "validate", "uncordon"]
+    assert {effect.action for effect in site.fleet.effects} == {action.id for action in one.plan.actions}
+    assert site.fleet.effects[3].wall > one.plan.expires + 1200
+    assert (site.queue.get(one.id).state, site.queue.get(one.id).last.data["ended"]["done"]) == ("applied", 6)
+
+
 @pytest.mark.parametrize("change", ["another machine", "another boot", "others have it", "other work"])
 def test_a_yes_to_a_world_that_is_not_there_any_more_does_nothing(change: str, site: Site) -> None:
     one = site.yes()

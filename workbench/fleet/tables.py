@@ -248,7 +248,7 @@ _ALL = (
     rung text        name of the rung
     begin time       intent
     end time         outcome; empty while it is under way
-    outcome text     done, failed, expired, refused, undone, unknown
+    outcome text     done, failed, expired, refused, undone, unknown, held
     cls text         class that called for it
     plan text        id of its plan
 """

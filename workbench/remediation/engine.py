@@ -14,9 +14,11 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from workbench.remediation.executors.contract import Deadline, Executor, Lock
+from workbench.remediation.expiry import until
 from workbench.remediation.flight import TELLS, TICK, Check, Flight, Kill, Outcome, Runner
 from workbench.remediation.journal import Entry, Journal
 from workbench.remediation.model import Action, Plan
+from workbench.remediation.moments import steady as awake
 from workbench.remediation.paging import page
 
 __all__ = ["Check", "Kill", "Outcome", "apply", "enter", "resume", "settle", "undo"]
@@ -41,14 +43,16 @@ def apply(
     call: float = 30.0,
     tries: int = 5,
     wait: float = math.inf,
+    enough: Callable[[], bool] = lambda: False,
     tell: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
     """
     Execute exactly the plan, in its order, and return how each action ended.
 
-    Before each action: no switch says stop, the lock is held, the plan has not expired, it is approved, what it comes after is done and it is
-    not done itself (the journal says), the node as it is at this moment is what the action expects and nobody else restricts it, and no guard
-    refuses. Then the intent is written, the change begun and looked at until it is over or its deadline has passed, and the outcome written.
+    Before each action: no switch says stop, the lock is held, the plan has not expired (see `expiry`), it is approved, what it comes after is
+    done and it is not done itself (the journal says), the node as it is at this moment is what the action expects and nobody else restricts
+    it, and no guard refuses. Then the intent is written, the change begun and looked at until it is over or its deadline has passed, and the
+    outcome written.
 
     Parameters
     ----------
@@ -72,7 +76,8 @@ def apply(
     clock : callable, optional
         Seconds since the epoch.
     steady : callable, optional
-        Seconds that only grow, for deadlines; default is `time.monotonic`, or `clock` when that was given.
+        Seconds that only grow, for deadlines; default is `workbench.remediation.moments.steady`, or `clock` when that was
+        given.
     sleep : callable, optional
     call : float, optional
         Seconds that one request may take; as long a lost request counts as on its way.
@@ -81,6 +86,8 @@ def apply(
     wait : float, optional
         Seconds after which nothing is waited for any more: what is on its way then stays open, for `resume` to look at in the next turn. So a
         controller that plans anew each minute is not held up by a node that needs hours to drain.
+    enough : callable, optional
+        Returns true when nothing is to be waited for any more, as if `wait` were over: there is news to look at first.
     tell : callable, optional
         Called with each outcome at once.
 
@@ -112,12 +119,12 @@ def apply(
         return []
     journal.record_plan(plan)
     now = run.steady()
-    ends = now + max(0.0, plan.expires - clock())  # also when somebody sets the clock back meanwhile
-    flights = [
-        Flight(one, plan.id, "check", now + one.deadline, expires=plan.expires, dies=ends, approved=approved, due=now)
-        for one in wanted
-    ]
-    outcomes = _fly(run, flights, plan.id, tell, wait)
+    flights = []
+    for one in wanted:
+        ends = until(plan, one)
+        dies = now + max(0.0, ends - clock())  # also when somebody sets the clock back meanwhile
+        flights.append(Flight(one, plan.id, "check", now + one.deadline, expires=ends, dies=dies, approved=approved, due=now))
+    outcomes = _fly(run, flights, plan.id, tell, wait, enough)
     return outcomes + page(run, outcomes, plan.id, tell)
 
 
@@ -134,14 +141,16 @@ def resume(
     call: float = 30.0,
     patience: float = PATIENCE,
     wait: float = math.inf,
+    enough: Callable[[], bool] = lambda: False,
     tell: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
     """
     Find out what became of everything that a crash, a stop or an outage left open; begin nothing.
 
-    Done or failed is journaled as such; pending is waited for until the action's deadline; absent is journaled as refused, so that `apply` of
-    the same plan may do it (as long as that has not expired); what cannot be told is ``unknown`` and a person is paged; what cannot be seen
-    stays open until `patience` seconds after its deadline. An undo that was cut off is settled in the same way.
+    Done or failed is journaled as such; pending is waited for until the action's deadline; what a disruption budget holds is ``held``, and
+    `apply` of the same plan asks again until that deadline; absent is journaled as refused, so that `apply` of the same plan may do it (as
+    long as that has not expired); what cannot be told is ``unknown`` and a person is paged; what cannot be seen stays open until `patience`
+    seconds after its deadline. An undo that was cut off is settled in the same way.
 
     Parameters are those of `apply`; with ``wait=0`` each is looked at once (what seems never to have happened, until no request can be on its
     way any more).
@@ -193,7 +202,7 @@ def resume(
                 give_up=now + action.deadline + patience - age,
             )
         )
-    outcomes = unreadable + _fly(run, flights, "", tell, wait)
+    outcomes = unreadable + _fly(run, flights, "", tell, wait, enough)
     return outcomes + page(run, outcomes, "", tell, owed=True)
 
 
@@ -331,7 +340,14 @@ def enter(lock: Lock, sleep: Callable[[float], None] = time.sleep, *, call: floa
 # how flights share the time
 
 
-def _fly(run: Runner, flights: list[Flight], plan: str, tell: Callable[[Outcome], None] | None, wait: float) -> list[Outcome]:
+def _fly(
+    run: Runner,
+    flights: list[Flight],
+    plan: str,
+    tell: Callable[[Outcome], None] | None,
+    wait: float,
+    enough: Callable[[], bool],
+) -> list[Outcome]:
     """Fly all: of each node one at a time, in order; return their outcomes in that order."""
     order = {flight.action.id: number for number, flight in enumerate(flights)}
     ended: dict[str, Outcome] = {}
@@ -394,7 +410,9 @@ def _fly(run: Runner, flights: list[Flight], plan: str, tell: Callable[[Outcome]
             for flight in rest:
                 end(flight, Outcome(flight.action, "refused", "it comes after an action that comes after it", "after"))
             break
-        if aloft and run.steady() >= until and not any(one.sure > run.steady() and not one.confirmed for one in aloft.values()):
+        # a request that may be on its way is waited for; so is what a budget holds, else it would never be asked for again
+        unsure = any(one.sure > run.steady() and (one.blocked or not one.confirmed) for one in aloft.values())
+        if aloft and (enough() or (run.steady() >= until and not unsure)):
             for flight in [*aloft.values(), *waiting]:
                 why = (
                     "it is not over yet"
@@ -456,4 +474,4 @@ def _unreadable(journal: Journal, entry: Entry) -> Outcome:
 def _steady(clock: Callable[[], float], steady: Callable[[], float] | None) -> Callable[[], float]:
     if steady is not None:
         return steady
-    return time.monotonic if clock is time.time else clock
+    return awake if clock is time.time else clock

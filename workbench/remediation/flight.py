@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from workbench.errors import WorkbenchError
-from workbench.remediation.executors.contract import Deadline, Executor, Lock
+from workbench.remediation.executors.contract import Deadline, Executor, Fenced, Lock
 from workbench.remediation.executors.expects import misfit
-from workbench.remediation.journal import Journal
+from workbench.remediation.journal import Entry, Journal
 from workbench.remediation.model import Action, NodeState, Refusal, Step
 
 __all__ = ["TELLS", "Check", "Flight", "Kill", "Outcome", "Runner"]
@@ -202,11 +202,12 @@ class Runner:
             return self._refuse(flight, *refused)
         flight.judged = self.steady()
         again = any(one.kind == "intent" and not one.undo for one in journal.of_action(action.id))
+        held = _held(journal, action.id)
         flight.before = {} if state is None else _before(state)
         journal.intent(action, flight.plan, flight.before)
         flight.began = self.clock()
         now = self.steady()
-        flight.ends = now + action.deadline
+        flight.ends = now + max(0.0, action.deadline - held)
         flight.errors, flight.due = 0, now
         # a try of this action went before, in this or another process: what became of it comes first
         flight.mode, flight.sent = ("look", True) if again else ("begin", False)
@@ -312,7 +313,8 @@ class Runner:
     # the change and what becomes of it
 
     def _step(self, flight: Flight) -> Outcome | None:
-        mode, action, wait = flight.mode, flight.action, Deadline(self.call, self.steady)
+        mode, action = flight.mode, flight.action
+        wait = Fenced(self.call, self.steady, self._why_not)
         try:
             if mode == "begin":
                 flight.begins += 1
@@ -323,7 +325,7 @@ class Runner:
             else:
                 step = self.executor.look(action, wait)
         except Exception as error:  # also a defect of the executor: what it has done by then is not known either
-            return self._lost(flight, error)
+            return self._lost(flight, error, sent=wait.passed > 1 or getattr(error, "sent", True))
         flight.errors, flight.detail = 0, step.detail
         if mode != "look":
             flight.sent = True
@@ -331,7 +333,15 @@ class Runner:
             flight.before |= step.before
         return self._undoing(flight, step) if flight.undo else self._doing(flight, step)
 
-    def _lost(self, flight: Flight, error: Exception) -> Outcome | None:
+    def _why_not(self, deadline: Deadline) -> str:
+        """Say why the request that comes next must not be sent: this process may have stood still since it was asked, its clocks too."""
+        if self.kill is not None and (why := _killed(self.kill)):
+            return why
+        if self.lock is not None and not self.lock.confirm(deadline):
+            return "the lock is not ours (any more): another controller may act"
+        return ""
+
+    def _lost(self, flight: Flight, error: Exception, *, sent: bool) -> Outcome | None:
         now = self.steady()
         flight.errors += 1
         flight.detail = f"{error}" if str(error) else type(error).__name__
@@ -340,7 +350,7 @@ class Runner:
             if now >= flight.ends and flight.errors >= LOOKS:
                 return self._late(flight, seen=False)
             return None
-        if getattr(error, "sent", True):
+        if sent:
             flight.sent = True
             flight.sure = now + self.call
             flight.mode = "look"
@@ -378,8 +388,10 @@ class Runner:
                 return self._end(flight, "refused", "it was never begun: nothing of it has happened", "journal")
             if flight.begins >= self.tries:
                 return self._end(flight, "failed", f"it was asked for {flight.begins} times and nothing of it has happened")
-        if now >= flight.ends or (flight.blocked and not flight.may):
+        if now >= flight.ends:
             return self._late(flight, seen=True)
+        if flight.blocked and not flight.may:  # who has its plan asks again, as long as its time is not over
+            return self._end(flight, "held", step.detail)
         if status == "pending" or not flight.may:
             flight.mode = "look"
             flight.due = min(now + self._wait(step.again), flight.ends)
@@ -446,6 +458,17 @@ class Runner:
 
     def _wait(self, again: float) -> float:
         return max(0.1, min(again, LONGEST))
+
+
+def _held(journal: Journal, action: str) -> float:
+    """Return for how many seconds an action has been asked for again and again by now: its deadline counts from the first time."""
+    first: Entry | None = None
+    for entry in journal.of_action(action):
+        if entry.kind == "intent":
+            first = first or entry
+        elif entry.status != "held":
+            first = None
+    return 0.0 if first is None else journal.age(first)
 
 
 def _killed(kill: Path | Callable[[], object]) -> str:

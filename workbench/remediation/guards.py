@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from workbench.remediation.expiry import until
 from workbench.remediation.ladder import Past
 from workbench.remediation.model import FINAL, Action, FleetState, NodeState, Plan, Refusal, Trouble
 from workbench.remediation.policy import Policy
@@ -355,7 +356,7 @@ def recheck(action: Action, plan: Plan, fleet: FleetState, past: Sequence[Past],
     policy : Policy
     now : float
     """
-    if now > plan.expires and not action.recovery:
+    if now > until(plan, action) and not action.recovery:
         return _no("expired", action, "the plan has expired: make a new one")
     node = fleet.nodes.get(action.node)
     if node is None:

@@ -18,7 +18,7 @@ from workbench.model import CAUSES, CLASSES, REMEDIATIONS
 from workbench.remediation.model import RUNGS, VERBS, Trouble
 from workbench.remediation.words import height
 
-__all__ = ["Attempt", "Ladder", "Ladders", "Past", "Rung", "attempts_of", "ladders", "offenders", "used_up"]
+__all__ = ["Attempt", "Ladder", "Ladders", "Past", "Rung", "attempts_of", "ladders", "offenders", "stuck", "used_up"]
 
 SCHEMA = "workbench.ladders/1"
 # a step of a rung that stands for the gentlest of several verbs: see `workbench.remediation.planner`
@@ -114,6 +114,8 @@ class Past(Protocol):
     def time(self) -> float: ...
     @property
     def action(self) -> str: ...
+    @property
+    def detail(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +169,26 @@ def attempts_of(past: Iterable[Past], *, node: str, trouble: str = "") -> list[A
         key = (one.rung, one.trouble, one.action)
         before = found.get(key)
         status = one.status if one.kind == "outcome" else (before.status if before else "")
+        status = "" if status == "held" else status  # its plan asks again: the try goes on
         found[key] = Attempt(one.rung, one.trouble, before.begun if before else one.time, one.time, status)
         latest[one.rung, one.trouble] = key
     return sorted(found.values(), key=lambda one: one.begun)
 
 
+def stuck(past: Iterable[Past], *, node: str, rung: str, trouble: str) -> Past | None:
+    """
+    Return how the work of a node was asked to leave for a rung and did not in time; None when it did, or is asked still.
+
+    That says nothing of the rung, whose deciding step was never tried, so one does not climb for it: the next rungs need an empty node as well.
+    """
+    last: Past | None = None
+    for one in past:
+        if one.node == node and one.rung == rung and one.trouble == trouble and one.verb in _EMPTIES:
+            last = one if one.kind == "outcome" and one.status == "expired" else None
+    return None if last is not None and last.verb in _DECIDING.get(rung, frozenset()) else last
+
+
+_EMPTIES = frozenset({"evict", "drain"})
 _EARLIER = 60.0  # seconds: the intent stands in the journal before the restriction stands on the node, and their clocks differ
 # the step of each rung that makes it what it is
 _DECIDING = {

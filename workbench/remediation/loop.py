@@ -18,6 +18,7 @@ from workbench.remediation.executors.contract import Deadline, Executor, Lock
 from workbench.remediation.journal import Journal
 from workbench.remediation.ladder import Ladders
 from workbench.remediation.model import FleetState, Plan, Trouble
+from workbench.remediation.moments import steady as awake
 from workbench.remediation.planner import make_plan
 from workbench.remediation.policy import Policy
 from workbench.remediation.proposing import execute, note_down, propose
@@ -82,7 +83,7 @@ class Loop:
     table: Ladders | None = None
     stop: Callable[[], bool] = lambda: False
     clock: Callable[[], float] = time.time
-    steady: Callable[[], float] = time.monotonic
+    steady: Callable[[], float] = awake
     sleep: Callable[[float], None] = time.sleep
     tell: Callable[[Outcome], None] | None = None
     wake: Callable[[float], bool] | None = None
@@ -92,6 +93,7 @@ class Loop:
     _waiting: int | None = None
     _ended: Counter[tuple[str, str]] = field(default_factory=Counter)
     _fleet: FleetState | None = None
+    _news: bool = False
 
     def once(self, wait: float = math.inf) -> Round:
         """
@@ -107,6 +109,7 @@ class Loop:
             up no other node.
         """
         began, problems = self.clock(), list[str]()
+        news, self._news = self._news, False
         outcomes: list[Outcome] = []
         kill = Path(self.policy.stop_file)
         outcomes += resume(
@@ -117,13 +120,15 @@ class Loop:
             stop=self.stop,
             clock=self.clock,
             steady=self.steady,
-            sleep=self.sleep,
+            sleep=self._rest,
             wait=wait,
+            enough=lambda: news or self._news,  # what this turn was begun for comes before what takes long
             tell=self.tell,
         )
         outcomes += self._approved(kill, wait, problems)
         plan: Plan | None = None
         try:
+            self._news = False  # what is new by now is in what is read next
             fleet = self.executor.fleet(Deadline(CALL, self.steady))
             troubles, checked = of_fleet(fleet)
             for source in self.seen:
@@ -157,8 +162,9 @@ class Loop:
                 stop=self.stop,
                 clock=self.clock,
                 steady=self.steady,
-                sleep=self.sleep,
+                sleep=self._rest,
                 wait=wait,
+                enough=lambda: self._news,
                 only=[one.id for one in plan.actions if one.approval == "auto"],
                 tell=self.tell,
             )
@@ -199,15 +205,23 @@ class Loop:
                     clock=self.clock,
                     steady=self.steady,
                     wait=wait,
+                    enough=lambda: self._news,
                     lock=self.lock,
                     kill=kill,
                     stop=self.stop,
-                    sleep=self.sleep,
+                    sleep=self._rest,
                     tell=self.tell,
                 )
             except QueueError as error:
                 problems.append(str(error))
         return outcomes
+
+    def _rest(self, seconds: float) -> None:
+        """Wait for what is on its way, but not while the cluster shows something new: that is looked at first."""
+        if self.wake is None or self._news:
+            self.sleep(seconds)
+        elif self.wake(seconds):
+            self._news = True
 
     def every(self, seconds: float, done: Callable[[Round], None] = lambda _: None) -> None:
         """Make turns until `stop`, each begun `seconds` after the one before, or at once when that took longer or `wake` says so."""
@@ -215,12 +229,14 @@ class Loop:
             began = self.steady()
             done(self.once(seconds))
             while not self.stop() and (left := began + seconds - self.steady()) > 0:
-                if self.wake is None:
-                    self.sleep(min(left, 1.0))
-                elif self.wake(min(left, 1.0)):
+                if self._news:
                     if (early := began + LEAST - self.steady()) > 0:
                         self.sleep(early)
                     break
+                if self.wake is None:
+                    self.sleep(min(left, 1.0))
+                elif self.wake(min(left, 1.0)):
+                    self._news = True
 
     def ready(self, within: float) -> bool:
         """Whether the last turn saw the fleet whole, and is no older than `within` seconds."""

@@ -409,7 +409,7 @@ class Plan:
     id : str
         Hash of its content.
     made, expires : float
-        After `expires` nothing of it is begun.
+        After `expires` no chain of it is begun; see `expiry`.
     cluster, owner, policy : str
         Where, whose, and the file of the policy that decided what needs a person.
     actions : tuple of Action

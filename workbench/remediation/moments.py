@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-__all__ = ["Moment", "Moments", "Steady", "this_machine"]
+__all__ = ["Moment", "Moments", "Steady", "steady", "this_machine"]
 
 TOLERANCE = 5.0  # seconds by which wall and steady clock may part: NTP slews 0.5 ms a second at most, which no cap notices
 
@@ -48,6 +48,14 @@ class Moment:
 
 
 Steady = Callable[[], tuple[float, str]]  # seconds, and of which clock
+
+
+def steady() -> float:
+    """Return seconds that only grow and that nobody can set, also while the machine sleeps: of a lease that matters."""
+    try:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (AttributeError, OSError):
+        return time.monotonic()
 
 
 def this_machine() -> tuple[float, str]:

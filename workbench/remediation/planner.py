@@ -13,7 +13,7 @@ from typing import Any
 
 from workbench.remediation.actions import Choice, steps_of, tasks_of
 from workbench.remediation.guards import Standing, breaker_of
-from workbench.remediation.ladder import Attempt, Ladder, Ladders, Past, Rung, attempts_of, ladders, used_up
+from workbench.remediation.ladder import Attempt, Ladder, Ladders, Past, Rung, attempts_of, ladders, stuck, used_up
 from workbench.remediation.model import (
     OWNER,
     VERBS,
@@ -26,6 +26,7 @@ from workbench.remediation.model import (
     by_node,
     digest,
 )
+from workbench.remediation.paging import AGAIN
 from workbench.remediation.policy import Policy
 from workbench.remediation.troubles import Checked, together
 
@@ -117,7 +118,7 @@ def make_plan(
         refused += said
     actions += _exclusions(wrong, fleet, past, standing, policy, table, verbs, actions, refused)
     back, said, told = _recovery(fleet, wrong, past, table, {one.node: one for one in checked}, verbs, policy, now)
-    actions += back
+    actions += [*back, *_pages(refused, past, now)]
     refused += said
     notes += told
     plan = Plan(
@@ -154,7 +155,7 @@ def _choose(
 ) -> Choice:
     """Return the highest rung that any of the node's faults has reached."""
     tries = attempts_of(past, node=node.name)
-    found = [_reached(one, node, table, tries, verbs, now) for one in mine]
+    found = [_reached(one, node, table, tries, past, verbs, now) for one in mine]
     best = max(found, key=lambda one: (one.rung.height, one.trouble.severity == "critical", one.trouble.confidence))
     before = sum(
         one.node == node.name
@@ -168,7 +169,13 @@ def _choose(
 
 
 def _reached(
-    trouble: Trouble, node: NodeState, table: Ladders, tries: Sequence[Attempt], verbs: Collection[str], now: float
+    trouble: Trouble,
+    node: NodeState,
+    table: Ladders,
+    tries: Sequence[Attempt],
+    past: Sequence[Past],
+    verbs: Collection[str],
+    now: float,
 ) -> Choice:
     ladder = table.of(trouble)
     said: list[Refusal] = []
@@ -203,6 +210,10 @@ def _reached(
         if last is not None and now - last < rung.cool_down and not _going_on(name, tries, trouble):
             refuse("cool-down", name, f"{name} ended less than {rung.cool_down / 60:.0f} minutes ago", last + rung.cool_down)
             return choice(table.rungs["tolerate"], f"{name} cools down")
+        held = stuck(past, node=node.name, rung=name, trouble=trouble.id)
+        if held is not None and now - held.time < rung.cool_down:
+            refuse("held-up", name, f"its work did not leave in time: {held.detail}", held.time + rung.cool_down)
+            return choice(table.rungs["tolerate"], f"{name} waits until the node is empty")
         if trouble.severity != "unknown" and trouble.confidence < rung.sure:
             lower = _surest(rung, trouble, table)
             refuse("doubt", name, f"{name} needs a confidence of {rung.sure:.0%}, and this has {trouble.confidence:.0%}")
@@ -373,6 +384,23 @@ def _recovery(
             )
             actions.append(first)
     return actions, refused, notes
+
+
+def _pages(refused: Sequence[Refusal], past: Sequence[Past], now: float) -> list[Action]:
+    """Return a page for each node that could not be emptied in time, once each time: nobody but a person may overrule a budget."""
+    pages = []
+    for one in refused:
+        if one.guard != "held-up":
+            continue
+        number = sum(each.node == one.node and each.status == "expired" for each in past)
+        name = digest(["held-up", one.node, one.rung, one.trouble, number])
+        if any(each.action == name and (each.status == "done" or now - each.time < AGAIN) for each in past):
+            continue
+        args = {"title": f"{one.node} cannot be emptied", "text": f"{one.node}: {one.why}", "nodes": [one.node]}
+        pages.append(
+            Action(name, "page", one.rung, one.node, "on call", why=one.why, trouble=one.trouble, args=args, approval="auto")
+        )
+    return pages
 
 
 def _page(why: str, fleet: FleetState, past: Sequence[Past], now: float) -> list[Action]:

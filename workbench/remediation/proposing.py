@@ -120,6 +120,7 @@ def execute(
     clock: Callable[[], float],
     steady: Callable[[], float],
     wait: float = math.inf,
+    enough: Callable[[], bool] = lambda: False,
     **common: Any,
 ) -> list[Outcome]:
     """
@@ -136,7 +137,7 @@ def execute(
     by : str
         Which controller.
     clock, steady : callable
-    wait : float, optional
+    wait, enough : optional
         As of `workbench.remediation.engine.apply`; what is open then is looked after in a later turn.
     **common
         Of `engine.apply` and `engine.undo`: lock, kill, stop, sleep, tell.
@@ -161,7 +162,16 @@ def execute(
     else:
         check = Recheck(plan, executor, policy, clock=clock, steady=steady)
         outcomes = engine.apply(
-            plan, executor, journal, check=check, approved=True, clock=clock, steady=steady, wait=wait, **common
+            plan,
+            executor,
+            journal,
+            check=check,
+            approved=True,
+            clock=clock,
+            steady=steady,
+            wait=wait,
+            enough=enough,
+            **common,
         )
     ended = Counter(each.status for each in outcomes)
     if ended["open"]:

@@ -49,8 +49,8 @@ FINAL = frozenset({"restart-task", "evict", "reset-gpu", "reboot", "replace"})
 
 # how far a step is, as an executor sees it
 STEPS = ("absent", "pending", "done", "failed", "blocked", "changed", "unknown")
-# how an action ended, as the journal has it
-OUTCOMES = ("done", "failed", "expired", "refused", "unknown", "undone")
+# how an action ended, as the journal has it; ``held``: a disruption budget holds it and its time is not over, so its plan asks again
+OUTCOMES = ("done", "failed", "expired", "refused", "unknown", "undone", "held")
 
 
 def digest(value: Any, length: int = 12) -> str:

@@ -18,6 +18,7 @@ _ENDED = {
     "refused": "refused",
     "unknown": "nobody knows how it ended",
     "undone": "taken back",
+    "held": "held up, and asked for again",
 }
 
 

@@ -117,6 +117,8 @@ class Fleet:
         ``fault(call)`` says how a request goes wrong: see `workbench.testing.fleet_executor.FAULTS`; empty for one that does not.
     late : float
         Seconds that a late request needs to arrive.
+    pause : callable or None
+        Called with the controller's name between its decision to change something and its request: it may stand still there.
     """
 
     def __init__(self, seed: int = 0, *, start: float = 1_800_000_000.0) -> None:
@@ -138,6 +140,7 @@ class Fleet:
         self.on_effect: Callable[[Effect], None] | None = None
         self.fault: Callable[[str], str] | None = None
         self.late = 20.0
+        self.pause: Callable[[str], None] | None = None
         self.changing = False  # whether a request that changes something is on its way
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0

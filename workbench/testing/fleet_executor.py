@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
-from workbench.remediation.executors.contract import Deadline, ExecutorError
+from workbench.remediation.executors.contract import Deadline, ExecutorError, fence
 from workbench.remediation.model import OWNER, VERBS, Action, FleetState, NodeState, Step
 from workbench.testing.fleet import Crash, Effect, Fleet, Machine, Operation
 
@@ -94,6 +94,11 @@ class FleetExecutor:
         reads = not call.startswith(("begin", "undo"))
         if fault == "crash-before":
             raise Crash(call)
+        if not reads:
+            if fleet.pause is not None:
+                fleet.pause(self.by)
+            fence(deadline)
+            sent = fleet.now
         fleet.changing = not reads
         try:
             fleet.sleep(LATENCY)
@@ -388,6 +393,10 @@ class FleetLock:
             self._until = self._fleet.now + self._lasts
             self._fleet.lease = (self.by, token, self._until)
         return True
+
+    def confirm(self, deadline: Deadline) -> bool:
+        """Whether the server says that it is ours."""
+        return self.held()
 
     def release(self) -> None:
         """Give it back."""

@@ -22,7 +22,7 @@ _RUN = re.compile(r"slurm-(\d+(?:_\d+)?)$")
 # findings that speak against a node; unknown is no sign: nobody saw anything
 _BAD = ("critical",)
 # how an action ended → ours (docs/reference/journal.md)
-_OUTCOMES = ("done", "failed", "expired", "refused", "undone", "unknown")
+_OUTCOMES = ("done", "failed", "expired", "refused", "undone", "unknown", "held")
 
 
 def _objects(data: bytes, schema: str, file: str, told: Told) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 from workbench.durable import write_whole
 from workbench.errors import WorkbenchError
 from workbench.remediation.executors.beside import Beside
-from workbench.remediation.executors.contract import Deadline, ExecutorError
+from workbench.remediation.executors.contract import Deadline, ExecutorError, fence
 from workbench.remediation.executors.places import place, there
 from workbench.remediation.model import Action, NodeState, Step
 
@@ -67,6 +67,7 @@ class Bundles(Beside):
         node = re.sub(r"[^A-Za-z0-9._-]", "_", action.node).lstrip(".-") or "site"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            fence(deadline)
             kept = self._keep(action, self._folder / f"{node[:80]}-{action.id}.tar.zst", deadline)
             if kept.answered == 0:
                 return Step("failed", f"no source had evidence of {action.node}{_silent(kept)}")

@@ -19,7 +19,7 @@ from typing import Any
 
 from workbench.errors import ConfigError
 from workbench.remediation.executors.beside import Beside
-from workbench.remediation.executors.contract import Deadline, ExecutorError
+from workbench.remediation.executors.contract import Deadline, ExecutorError, fence
 from workbench.remediation.executors.expects import misfit, same_boot
 from workbench.remediation.executors.places import place, there
 from workbench.remediation.executors.replacers import instance_of
@@ -163,6 +163,7 @@ class Commands(Beside):
             if busy:
                 self._clear(command, folder)
             # what is written here last is what a later look at it goes by
+            fence(deadline)
             order = {"argv": argv, "seconds": command.seconds, "action": action.to_dict(), "asked": asked_now()}
             write_whole(folder / "command.json", order)
             spawn(folder)

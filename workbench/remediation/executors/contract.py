@@ -8,14 +8,14 @@ happened: `begin` with the same action twice is one change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from workbench.errors import WorkbenchError
 from workbench.remediation.model import Action, FleetState, NodeState, Step
 from workbench.sources.contract import Deadline
 
-__all__ = ["Deadline", "Executor", "ExecutorError", "Lock"]
+__all__ = ["Deadline", "Executor", "ExecutorError", "Fenced", "Lock", "fence"]
 
 
 class ExecutorError(WorkbenchError):
@@ -36,6 +36,57 @@ class ExecutorError(WorkbenchError):
         super().__init__(message, hint=hint)
         self.sent = sent
         self.again = again
+
+
+class Fenced(Deadline):
+    """
+    The deadline of a change, which also knows whether it may still be made: a controller can stand still between its decision and its request.
+
+    Parameters
+    ----------
+    seconds : float
+    clock : callable
+    why_not : callable
+        Asked right before each request that changes something; returns why it must not be sent, empty when it may. It raises when that cannot
+        be told.
+
+    Attributes
+    ----------
+    passed : int
+        How many requests were let through.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float], why_not: Callable[[Deadline], str]) -> None:
+        super().__init__(seconds, clock)
+        self._why_not = why_not
+        self.passed = 0
+
+    def fence(self) -> None:
+        """Raise `ExecutorError` when the request that comes next must not be sent."""
+        sent = self.passed > 0  # of this action something may have been changed already
+        try:
+            why = self._why_not(self)
+        except Exception as error:  # what cannot be asked says no
+            raise ExecutorError(f"nothing is sent, since whether it may be cannot be told: {error}", sent=sent) from error
+        if why:
+            raise ExecutorError(f"nothing is sent: {why}", sent=sent)
+        self.left()
+        self.passed += 1
+
+
+def fence(deadline: Deadline) -> None:
+    """
+    Ask once more whether a change may be made; every executor does so right before each request that changes something.
+
+    Raises
+    ------
+    ExecutorError
+        It may not: the lock was lost, the kill switch thrown, or nobody can tell.
+    SourceTimeout
+        The deadline is over.
+    """
+    if isinstance(deadline, Fenced):
+        deadline.fence()
 
 
 class Executor(Protocol):
@@ -80,8 +131,8 @@ class Executor(Protocol):
         Make the change if it has not been made, conditional on what `action.expects` says, in one request where the server allows it.
 
         Returns ``done``, ``pending``, ``blocked`` or ``changed`` (the world is not what the action expects: nothing was done), with what was
-        there `before`. What is ``blocked`` is asked for again by beginning it again. Raises `ExecutorError` when the answer is lost; then
-        `look` decides.
+        there `before`. Calls `fence` right before each request that changes something. What is ``blocked`` is asked for again by beginning it
+        again. Raises `ExecutorError` when the answer is lost; then `look` decides.
         """
         ...
 
@@ -118,6 +169,17 @@ class Lock(Protocol):
 
     def held(self) -> bool:
         """Whether it is surely still ours, by our own clock and with a margin; asked before each change, renews it after half its time."""
+        ...
+
+    def confirm(self, deadline: Deadline) -> bool:
+        """
+        Whether it is still ours by what its keeper says at this moment: asked right before each request that changes something.
+
+        Raises
+        ------
+        ExecutorError
+            The keeper does not answer.
+        """
         ...
 
     def release(self) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.durable import write_whole
-from workbench.remediation.executors.contract import Deadline, ExecutorError
+from workbench.remediation.executors.contract import Deadline, ExecutorError, fence
 from workbench.remediation.executors.expects import misfit
 from workbench.remediation.model import OWNER, Action, FleetState, NodeState, Step, Work
 
@@ -183,6 +183,7 @@ class Roster:
             if why := misfit(expects, state):
                 return Step("changed", why)
             before = {"entry": entry}
+            fence(deadline)
             if action.verb == "uncordon":
                 table["nodes"].pop(action.node, None)
             else:
@@ -209,6 +210,7 @@ class Roster:
             if step.status in ("absent", "changed"):
                 return step
             entry = table["done"][action.id]["entry"]
+            fence(deadline)
             if entry is None:
                 table["nodes"].pop(action.node, None)
             else:

@@ -20,7 +20,7 @@ from workbench.parse.nodeset import expand
 from workbench.parse.slurm_scontrol import show_records
 from workbench.parse.slurm_words import local_epoch, split_reason
 from workbench.remediation.executors import slurm_jobs as jobs
-from workbench.remediation.executors.contract import Deadline, ExecutorError
+from workbench.remediation.executors.contract import Deadline, ExecutorError, fence
 from workbench.remediation.executors.expects import misfit, same_boot
 from workbench.remediation.executors.slurm_node import Ours, by_itself, flags_of, gpus_of, node_of, reason_of
 from workbench.remediation.model import OWNER, Action, FleetState, NodeState, Step, Work
@@ -286,6 +286,7 @@ class Slurm:
         self._scontrol(("update", f"nodename={name}", *words), deadline)
 
     def _scontrol(self, words: Sequence[str], deadline: Deadline) -> None:
+        fence(deadline)
         ran = self._run(("scontrol", *words), deadline)
         if not ran.ok:
             # refused in words, or it was not reached; all else (also ssh that broke off) may have been heard

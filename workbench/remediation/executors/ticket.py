@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.durable import write_whole
 from workbench.remediation.executors.beside import Beside
-from workbench.remediation.executors.contract import Deadline, ExecutorError
+from workbench.remediation.executors.contract import Deadline, ExecutorError, fence
 from workbench.remediation.executors.places import place, there
 from workbench.remediation.model import Action, NodeState, Step
 from workbench.remediation.records import plain
@@ -82,6 +82,7 @@ class Tickets(Beside):
             "text": self._render(action),
         }
         file = place(self._folder, action.id, ".json")
+        fence(deadline)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not file.exists():
@@ -120,6 +121,7 @@ class Tickets(Beside):
             record = json.loads(file.read_text(encoding="utf-8"))
             if record.get("withdrawn"):
                 return Step("absent", "it is withdrawn already")
+            fence(deadline)
             write_whole(file, {**record, "withdrawn": True})
         except (OSError, ValueError) as error:
             raise ExecutorError(f"{file} cannot be changed: {error}", sent=False) from None

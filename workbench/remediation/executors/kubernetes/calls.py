@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from workbench.errors import SourceError
-from workbench.remediation.executors.contract import Deadline, ExecutorError
+from workbench.remediation.executors.contract import Deadline, ExecutorError, fence
 from workbench.remediation.executors.kubernetes.marks import MANAGER, stamp
 from workbench.remediation.model import digest
 from workbench.sources.contract import SourceTimeout
@@ -143,6 +143,7 @@ class Calls:
             "deleteOptions": {"preconditions": {"uid": uid}},  # another pod of the same name is not meant
         }
         what = ("create", "", "pods/eviction")
+        fence(deadline)
         try:
             self.api.send("POST", f"{_pod(id)}/eviction{_query(dry)}", body, deadline, tries=1)
         except SourceTimeout as error:
@@ -203,6 +204,7 @@ class Calls:
         deadline: Deadline,
         kind: str = "application/json",
     ) -> dict[str, Any]:
+        fence(deadline)
         try:
             return self.api.send(method, path, body, deadline, kind=kind, tries=1)
         except SourceError as error:

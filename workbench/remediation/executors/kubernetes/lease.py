@@ -1,8 +1,9 @@
 """
 Turn a Lease of Kubernetes (coordination.k8s.io/v1) into the lock that one controller of a cluster holds.
 
-No two clocks are compared: that another let its lease expire is concluded from its not changing for so long by our own monotonic clock, and our
-own lease is given up by that clock before anybody else may take it, since it counts from the moment before the renewal was sent.
+No two clocks are compared: that another let its lease expire is concluded from its not changing for so long by a clock of ours that only grows,
+and our own lease is given up by that clock before anybody else may take it, since it counts from the moment before the renewal was sent. Right
+before each change the server is asked once more, since a process may stand still between its decision and its request.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from urllib.parse import quote
 from workbench.errors import SourceError
 from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.kubernetes.calls import Conflict, told
+from workbench.remediation.moments import steady
 from workbench.sources.kubernetes.api import Api
 from workbench.sources.kubernetes.errors import ApiError
 
@@ -63,7 +65,7 @@ class LeaseLock:
         namespace: str = SPACE,
         identity: str = "",
         seconds: float = 30.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = steady,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.api, self.seconds = api, seconds
@@ -118,6 +120,25 @@ class LeaseLock:
             return False
         if self._clock() >= self._half:
             self._renew()
+        return bool(self._version) and self._clock() < self._until
+
+    def confirm(self, deadline: Deadline) -> bool:
+        """
+        Tell whether it is ours by our clock and by what the server has at this moment.
+
+        A machine that was paused by its hypervisor did not see time pass: by its clock the lease is fresh, and the server knows better.
+
+        Raises
+        ------
+        ExecutorError
+            The server does not answer.
+        """
+        if not self.held():
+            return False
+        lease = self._read(Deadline(deadline.left(_RENEW)))
+        spec = (lease or {}).get("spec") or {}
+        if spec.get("holderIdentity") != self.identity or f"{int(spec.get('leaseTransitions') or 0):010d}" != self.token:
+            self._version = ""
         return bool(self._version) and self._clock() < self._until
 
     def release(self) -> None:

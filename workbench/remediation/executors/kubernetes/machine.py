@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.remediation.executors.contract import Deadline, ExecutorError
+from workbench.remediation.executors.contract import Deadline, ExecutorError, fence
 from workbench.remediation.executors.kubernetes.karpenter import Karpenter
 from workbench.remediation.executors.kubernetes.marks import Change, Mark, did, mark_of
 from workbench.remediation.executors.replacers import Claim, Replacer
@@ -103,6 +103,7 @@ class Machines:
     def give_back(self, action: Action, meant: Meant, deadline: Deadline, *, dry: bool) -> Step:
         """Give back a claim of this uid."""
         before = {"claim": meant.name, "uid": meant.uid, "by": meant.replacer.name}
+        fence(deadline)  # a plug-in need not know of it
         if meant.replacer.give_back(Claim(meant.name, meant.uid), action.id, deadline, dry=dry):
             return Step("pending", f"{meant} is deleted; its machine goes when it is drained", before, again=30.0)
         return Step("pending", f"{meant} was deleted already", before, again=30.0)
