@@ -37,6 +37,10 @@ def _what(context: Context, verdict: Verdict) -> str:
         name, message = cause.data.get("exception"), cause.data.get("message")
         said = f"{name}: {message}" if name and message else str(name or cause.text.strip())
         return f"the program failed with {said if len(said) <= 140 else said[:139] + '…'}"
+    rule = next((name.removeprefix("rule:") for name in verdict.decided_by if name.startswith("rule:")), "")
+    concluded = context.catalog[rule] if rule else None
+    if concluded is not None and concluded.cls == verdict.cls != context.row(cause).cls and concluded.meaning:
+        return concluded.meaning  # the line is a symptom; what many of them together mean is the news
     return context.row(cause).meaning or CLASSES.get(verdict.cls, verdict.cls)
 
 
