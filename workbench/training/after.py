@@ -16,8 +16,8 @@ from workbench.errors import WorkbenchError
 from workbench.parse.launch_command import parse_command
 from workbench.report.text import clean, iso
 from workbench.training import judging
-from workbench.training.answers import answers
 from workbench.training.account import Told, gpus_of, keep, rows, summary, write
+from workbench.training.answers import answers
 from workbench.training.attempts import Attempt, History, RunLedger, Storm
 from workbench.training.exclusions import still_out
 from workbench.training.launchers import Plan, here, least_nodes, next_command, nodes_of
