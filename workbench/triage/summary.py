@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from signal import Signals
+
 from workbench.model import CLASSES, Verdict
 from workbench.triage.advice import class_row
 from workbench.triage.context import Context
@@ -44,6 +46,17 @@ def _what(context: Context, verdict: Verdict) -> str:
     return context.row(cause).meaning or CLASSES.get(verdict.cls, verdict.cls)
 
 
+def _death(verdict: Verdict) -> str:
+    """How the process ended where an undecided failure began, when a signal ended it: who sent it is what is not known."""
+    for event in verdict.evidence_records:
+        if event.rank is not None and event.rank == verdict.rank and event.code is not None and event.code < 0:
+            try:
+                return f", which {Signals(-event.code).name} ended"
+            except ValueError:
+                return f", which signal {-event.code} ended"
+    return ""
+
+
 def summarise(context: Context, verdict: Verdict) -> str:
     """Return the verdict in one sentence."""
     where = _where(verdict)
@@ -57,7 +70,7 @@ def summarise(context: Context, verdict: Verdict) -> str:
         return (
             began
             + (" does not decide why" if context.has_job else " does not decide what is wrong")
-            + (f"; it began at {where}" if where else "")
+            + (f"; it began at {where}{_death(verdict)}" if where else "")
             + "."
         )
     what = _what(context, verdict).rstrip(".")
