@@ -74,6 +74,39 @@ def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return code, told.out, told.err
 
 
+def test_an_account_without_gpus_tells_what_was_lost_by_the_clock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A laptop's job that failed once, as `workbench run` tells it."""
+    path = tmp_path / "fleet.sqlite"
+    common = {"job": "run-1", "source": "run", "recorded": BEGIN + 100}
+    with Ledger.open(path) as ledger:
+        ledger.put("jobs", [{**common, "submitted": BEGIN, "started": BEGIN, "ended": BEGIN + 90, "state": "completed"}])
+        ledger.put(
+            "attempts",
+            [
+                {**common, "attempt": 1, "started": BEGIN, "ended": BEGIN + 30, "state": "failed", "cause": "unknown"},
+                {**common, "attempt": 2, "started": BEGIN + 40, "ended": BEGIN + 90, "state": "completed"},
+            ],
+        )
+        parts = [("step", 0, 22), ("lost", 22, 27), ("detect", 27, 30), ("recover", 30, 40)]
+        ledger.put(
+            "phases", [{**common, "attempt": 1, "kind": kind, "begin": BEGIN + a, "end": BEGIN + b} for kind, a, b in parts]
+        )
+    assert main(["fleet", "--ledger", str(path)]) == exits.OK
+    out = capsys.readouterr().out
+    assert "lost to failures: 18 s of 1 min 30 s (5 s steps made again, 3 s until it was noticed, 10 s until it ran again)" in out
+    assert "30 s" in next(line for line in out.splitlines() if line.lstrip().startswith("unknown"))
+    assert "GPU-hours" not in out
+    assert main(["fleet", "--ledger", str(path), "--cluster", "elsewhere"]) == exits.OK
+    assert "lost to failures" not in capsys.readouterr().out
+
+
+def test_an_account_with_gpus_counts_gpu_hours(account: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fleet", "--ledger", account]) == exits.OK
+    out = capsys.readouterr().out
+    assert "GPU-hours held" in out
+    assert "by the clock" not in out
+
+
 def test_the_lemon_is_named_with_its_reason_and_the_list(account: str, capsys: pytest.CaptureFixture[str]) -> None:
     """In every form of output; --exclude prints what Slurm takes and nothing else."""
     code, text, _ = ask(capsys, "lemons", "--ledger", account)

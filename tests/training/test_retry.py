@@ -199,6 +199,18 @@ class TestHardware:
         assert (decision.action, decision.exclude_nodes, decision.who) == (action, ("n1",), "hardware")
         assert "without n2 only 2 of 4 nodes remain and the job needs 3" in decision.reason
 
+    def test_a_lost_node_without_which_the_job_cannot_run_is_waited_for(self) -> None:
+        """It is gone rather than broken: the job begins again where it was when the node had time to come back, and leaves it out if others are left."""
+        lost = verdict("platform/node-lost", node="n2", at_fault="node", retry="exclude-node")
+        life = Life(replace(Policy(), nodes_have=2, nodes_min=2))
+
+        asked = after(lost, policy=life.policy)
+        assert (asked.action, asked.exclude_nodes) == ("wait", ())
+        assert "n2 has to come back first" in asked.reason
+        assert (life.fail(lost, steps=10).exclude_nodes, life.waits) == ((), 1)
+        assert "n2 had time to come back" in life.decisions[-1].reason
+        assert after(lost, policy=replace(Policy(), nodes_have=3, nodes_min=2)).exclude_nodes == ("n2",)
+
     def test_a_wait_for_capacity_ends(self) -> None:
         """After the policy's patience."""
         life = Life(replace(Policy(), nodes_have=1, nodes_exhausted="wait"))

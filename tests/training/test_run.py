@@ -230,6 +230,9 @@ def test_when_the_supervisor_is_killed_the_job_ends_and_the_next_run_goes_on(run
     shown = json.loads(subprocess.run(words, env=runs.env, capture_output=True, check=True).stdout)
     assert [(row["attempt"], row["state"]) for row in shown["attempts"]] == [(1, "running"), (2, "completed")]
     assert "was killed" in shown["attempts"][0]["summary"]
+    above = subprocess.run([*words[:5], str(runs.run.parent)], env=runs.env, capture_output=True, text=True)
+    assert above.returncode == 69
+    assert f"the newest: workbench run --show {runs.run}" in above.stderr
 
 
 def test_two_supervisors_do_not_share_a_folder(runs: Runs) -> None:

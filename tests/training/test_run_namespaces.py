@@ -84,12 +84,17 @@ def test_a_gpu_whose_memory_failed_keeps_its_node_out(folder: Path, site: Nodes,
     assert ran_on(job, 2) == {"node-a", "node-c"}
 
 
-@pytest.mark.parametrize("kind", ["node@3", "node-killed@3"], ids=["frozen", "killed"])
-def test_a_node_that_is_gone_with_all_its_processes(folder: Path, site: Nodes, undisturbed: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "gone"),
+    [("node@3", "node-b"), ("node-killed@3", "node-b"), ("node-killed@0", "node-a")],
+    ids=["frozen", "killed", "killed, with the rendezvous"],
+)
+def test_a_node_that_is_gone_with_all_its_processes(folder: Path, site: Nodes, undisturbed: str, kind: str, gone: str) -> None:
+    """Its ranks and its agent fall silent while the others go on to complain: it is left out, and the spare node takes its place."""
     job = Job(folder, "--grace=3s", "--max-hang=20s")
     went_on(job, job.done("--fault", kind, "--timeout", "8", launcher=launcher(site)), undisturbed, 8)
-    assert job.decisions[-1]["cause"] != "user", job.told()
-    assert "node-a" not in job.decisions[-1]["exclude_nodes"], job.told()
+    assert (job.decisions[-1]["cls"], job.decisions[-1]["exclude_nodes"]) == ("platform/node-lost", [gone]), job.told()
+    assert ran_on(job, 2) == {"node-a", "node-b", "node-c"} - {gone}
 
 
 def test_a_node_whose_cable_is_pulled(folder: Path, site: Nodes, undisturbed: str) -> None:

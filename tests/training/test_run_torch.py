@@ -141,6 +141,9 @@ def went_on(job: Job, code: int, undisturbed: str, begun: int) -> None:
 def test_a_rank_that_is_killed(folder: Path, undisturbed: str) -> None:
     job = Job(folder)
     went_on(job, job.done("--fault", "kill@2"), undisturbed, 8)
+    assert "rank 2" in job.err
+    assert "which SIGKILL ended" in job.err
+    assert "TRACE_BUFFER_SIZE is deprecated" not in job.log(1)
 
 
 @pytest.mark.parametrize("kind", ["hang@1", "hang-outside@3"], ids=["inside a collective", "outside"])

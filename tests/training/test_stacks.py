@@ -241,6 +241,22 @@ def test_the_flight_recorder_is_asked_through_its_pipes(tmp_path):
     assert any("only the NCCL backend" in problem for problem in problems)
 
 
+@pytest.mark.parametrize(
+    ("version", "own", "left"),
+    [("2.14.1+debian", "2000", None), ("2.6.0", "2000", "2000"), ("2.14.1", "77", "77")],
+    ids=["torch knows the new name", "torch knows the old one only", "the job's own"],
+)
+def test_torch_is_not_made_to_warn_of_a_name_that_nobody_wrote(start, tmp_path, version, own, left):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch/version.py").write_text(f"from typing import Optional\n\n__version__ = '{version}'\ndebug = False\n")
+    given = flight_environment({"TORCH_NCCL_TRACE_BUFFER_SIZE": own} if own != "2000" else {}, tmp_path)
+    env = {"TORCH_NCCL_TRACE_BUFFER_SIZE": own, **given, **stacks_environment({"PYTHONPATH": str(tmp_path)}, tmp_path)}
+    job = start(
+        "import os; print(os.environ.get('TORCH_NCCL_TRACE_BUFFER_SIZE'), flush=True)", False, **env, WORKBENCH_RUN="/runs/a"
+    )
+    assert job.stdout.read().decode() == f"{left}\n"
+
+
 @pytest.mark.slow
 def test_a_real_job_that_hangs_in_a_lock_is_seen_explained_and_ended(tmp_path):
     run, dumps = tmp_path / "run", tmp_path / "dumps"

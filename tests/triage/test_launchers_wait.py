@@ -14,12 +14,19 @@ DATA = Path(__file__).parents[1] / "data/training"
 CASES = ("cable_pulled_launcher_waits", "node_frozen_launcher_waits")
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_ranks_that_had_failed_before_nothing_moved_are_no_hang(name: str) -> None:
-    """Real runs on two network namespaces: one loses its cable, the other one is frozen; the supervisor sees no step for 20 s."""
-    verdict = load(DATA / name).triage()
+def test_ranks_that_had_failed_before_nothing_moved_are_no_hang() -> None:
+    """A real run on two network namespaces: one loses its cable, both tell so; the supervisor sees no step for 20 s."""
+    verdict = load(DATA / "cable_pulled_launcher_waits").triage()
     assert verdict.cls == "unknown", verdict
     assert verdict.retry == "same-nodes"
+
+
+def test_a_node_of_which_nothing_was_heard_since_is_lost() -> None:
+    """A real run on two network namespaces: all processes of one stand still; neither its ranks nor its agent say a word any more."""
+    verdict = load(DATA / "node_frozen_launcher_waits").triage()
+    assert (verdict.cls, verdict.node, verdict.at_fault, verdict.retry) == (
+        "platform/node-lost", "node-b", "node", "exclude-node",
+    ), verdict  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

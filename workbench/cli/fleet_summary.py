@@ -23,6 +23,13 @@ _LOST: Columns = (
     ("hours", "GPU-hours held", -16),
     ("share", "of all", -8),
 )
+_BY_CLOCK = {"hours": "time by the clock"}
+_WASTED = (
+    ("lost", "steps made again"),
+    ("detect", "until it was noticed"),
+    ("diagnose", "until the cause was known"),
+    ("recover", "until it ran again"),
+)
 _NODES: Columns = (
     ("node", "nodes with most signs", 28),
     ("blamed", "jobs blamed", -12),
@@ -99,12 +106,43 @@ def _rows(told: dict[str, Any]) -> list[tuple[Columns, list[dict[str, Any]], str
     ]
     open_ = ", ".join(f"{number:,} {state}" for state, number in sorted(told["jobs"]["open"].items()))
     blame = told["nodes"][0]["of"] if told["nodes"] else 0.0
+    below = f"of all: {ended:,} jobs that ended" + (f"; besides {open_}" if open_ else "") + _BETWEEN
+    of_lost = f"of all: {hours(whole)} GPU-hours of {told['attempts']:,} attempts that ended"
+    columns = (_ENDS, _LOST)
+    if told["clock"] is not None and ended:
+        columns, of_lost = _by_clock(told, ends, lost)
     return [
-        (_ENDS, ends, f"of all: {ended:,} jobs that ended" + (f"; besides {open_}" if open_ else "") + _BETWEEN),
-        (_LOST, lost, f"of all: {hours(whole)} GPU-hours of {told['attempts']:,} attempts that ended"),
+        (columns[0], ends, below),
+        (columns[1], lost, of_lost),
         (_NODES, nodes, f"{blame:,.0f} jobs blamed, {told['nodes_with_signs']:,} nodes with signs; chance alone blames some"),
         (_LAST, last, ""),
     ]
+
+
+def _by_clock(
+    told: dict[str, Any], ends: list[dict[str, Any]], lost: list[dict[str, Any]]
+) -> tuple[tuple[Columns, Columns], str]:
+    """Put times in the place of GPU-hours where no job told GPUs; return the columns for that, and what the failures cost."""
+    from workbench.report.text import duration
+
+    clock = told["clock"]
+    spent = {(row["state"], row["cause"]): row["hours"] for row in clock["ends"]}
+    for row, source in zip(ends, told["ends"], strict=True):
+        row["hours"] = duration(3600 * spent.get((source["state"], source["cause"]), 0.0))
+    for row in lost:
+        row["hours"], row["share"] = (
+            duration(3600 * clock["lost"].get(row["cause"], 0.0)),
+            share(row["attempts"], told["attempts"]),
+        )
+    parts = [(words, 3600 * clock["phases"][kind]) for kind, words in _WASTED if clock["phases"].get(kind)]
+    text = f"of all: {told['attempts']:,} attempts that ended; no job told GPUs, so times are by the clock"
+    if parts:
+        whole = 3600 * sum(spent.values())
+        detail = ", ".join(f"{duration(seconds)} {words}" for words, seconds in parts)
+        text += f"\n  lost to failures: {duration(sum(seconds for _, seconds in parts))} of {duration(whole)} ({detail})"
+        text += "\n  where all of it went: workbench fleet goodput"
+    first, second = (tuple((key, _BY_CLOCK.get(key, label), width) for key, label, width in each) for each in (_ENDS, _LOST))
+    return (first, second), text
 
 
 def _known(value: float | None, known: int, whole: int) -> str:
@@ -134,7 +172,7 @@ def _text(told: dict[str, Any], *, markdown: bool) -> str:
     for columns, rows, below in _rows(told):
         if rows:
             parts.append(table(columns, rows, indent="  ") + (f"  {below}\n" if below else ""))
-        elif columns is _ENDS and below:
+        elif columns[0] == _ENDS[0] and below:
             parts.append(f"  {below}\n")
     if any("(" in str(row.get("hours", "")) for _, rows, _ in _rows(told) for row in rows):
         parts.append("  (n): known for so many of them; of the others nobody told GPUs or times\n")

@@ -130,9 +130,12 @@ def _show(options: argparse.Namespace) -> int:
 
     folder = Path(options.show)
     if not (folder / "lock").exists() and not (folder / "attempts.jsonl").exists():
+        runs = sorted((one.parent for one in folder.glob("*/lock")), key=lambda one: (one / "lock").stat().st_mtime)
         complain(
-            f"{folder}: there is no run in this folder",
-            hint="give the folder that `workbench run` named, such as workbench-runs/…",
+            f"{folder}: there is no run in this folder" + (f", but {len(runs)} are below it" if runs else ""),
+            hint=f"the newest: workbench run --show {runs[-1]}"
+            if runs
+            else "give the folder that `workbench run` named, such as workbench-runs/…",
         )
         return exits.UNAVAILABLE
     found: dict[str, Any] = shown(folder)

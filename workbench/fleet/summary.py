@@ -33,9 +33,10 @@ def summary(
     -------
     dict
         ``weeks`` (first Monday and the Monday after the last, seconds); ``jobs`` (``ended``, ``open`` by state); ``ends``: of each state and
-        cause the jobs, of how many (``of``) and their GPUs times the
-        hours from first start to end, waits between attempts included; ``lost``: of each cause the attempts that failed, the GPU-hours they
-        held and for how many attempts these are known, ``of_gpu_hours``: those of all attempts that ended; ``nodes``; ``incidents``.
+        cause the jobs, of how many (``of``) and their GPUs times the hours from first start to end, waits between attempts included;
+        ``lost``: of each cause the attempts that failed, the GPU-hours they held and for how many attempts these are known,
+        ``of_gpu_hours``: those of all attempts that ended; ``clock``: where no job told GPUs, the hours by the clock of ``ends`` (state,
+        cause), of failed attempts by cause (``lost``) and of what they spent them on (``phases``); ``nodes``; ``incidents``.
     """
     since = rollups.week_of(since) if since is not None else None
     until = rollups.week_of(until - 1e-6) + rollups.WEEK if until is not None else None
@@ -54,6 +55,7 @@ def summary(
         "jobs": {"ended": whole, "open": {row["state"] or "unknown": row["count"] for row in still}},
         "ends": [{**row, "of": whole} for row in _grouped(ends)],
         **_lost(ledger, since, until, where),
+        "clock": None if any(row["ended"] for row in ends) else _clock(ledger, since, until, cluster),
         **_nodes(ledger, since, until, cluster, most),
         "incidents": _incidents(ledger, since, until, where, most),
     }
@@ -92,6 +94,33 @@ def _lost(ledger: Ledger, since: float | None, until: float | None, where: dict[
         "lost": [_hours({"cause": cause, **one}) for cause, one in order],
         "attempts": sum(row["count"] for row in rows),
         "of_gpu_hours": sum(row["gpu_ms"] for row in rows) / 3_600_000 if known else None,
+    }
+
+
+def _clock(ledger: Ledger, since: float | None, until: float | None, cluster: str | None) -> dict[str, Any]:
+    """Hours by the clock, for an account whose jobs hold no GPUs or did not tell them; others are counted by GPU-hours, from rollups."""
+    tests = ["ended IS NOT NULL", "ended >= ?", "ended < ?"]
+    values: list[Any] = [since if since is not None else 0.0, until if until is not None else 1e12]
+    if cluster is not None:
+        tests.append("cluster = ?")
+        values.append(cluster)
+    where = " AND ".join(tests)
+    begun = "coalesce(started, submitted)"
+    ends = ledger.select(f"SELECT state, cause, sum(ended - {begun}) FROM jobs WHERE {where} GROUP BY state, cause", values)
+    bad = f"state IN ({', '.join('?' * len(_BAD))})"
+    lost = ledger.select(
+        f"SELECT coalesce(cause, 'unknown'), sum(ended - started) FROM attempts WHERE {where} AND {bad} GROUP BY 1",
+        [*values, *_BAD],
+    )
+    phases = ledger.select(
+        f'SELECT kind, sum("end" - "begin") FROM phases WHERE "begin" >= ? AND "begin" < ?{" AND cluster = ?" if cluster is not None else ""}'
+        " GROUP BY kind",
+        values,
+    )
+    return {
+        "ends": [{"state": row[0] or "unknown", "cause": row[1], "hours": (row[2] or 0.0) / 3600} for row in ends],
+        "lost": {row[0]: (row[1] or 0.0) / 3600 for row in lost},
+        "phases": {row[0]: (row[1] or 0.0) / 3600 for row in phases},
     }
 
 

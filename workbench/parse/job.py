@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.model import Event, Line, Parsed, Problem
 from workbench.parse.job_after import conclude
-from workbench.parse.job_launcher import file_hints, launched, placement, world_info, world_size
+from workbench.parse.job_launcher import file_hints, launched, mesh, placement, world_info, world_size
 from workbench.parse.job_signatures import matcher
 from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, RankState, Uttered, add, cut, details, remember
 from workbench.parse.learned import learned_context, split
@@ -74,7 +74,8 @@ def parse_job(
         `facts`: ``attempts``, ``ranks`` {rank: first_time, last_time, last_step, last_line, lines}, ``progress`` [(time,
         rank, step, step_seconds, loss, line)], ``world_size``, ``finished`` and ``finished_evidence`` (the last line that says
         so), ``first_step_time``, ``activity`` (`workbench.parse.activity.Tally.facts`), ``checkpoints`` [(time, line, step)] that
-        a line says were saved, ``noise`` and, when there are some, ``yearless_stamps``.
+        a line says were saved, ``voices`` {node: its last line},
+        ``whole_from`` (no line after it was left out), ``noise`` and, when there are some, ``yearless_stamps``.
     """
     rank, local_rank, attempt = file_hints(file)
     sample = lines if len(lines) <= _SAMPLE else [*lines[: _SAMPLE // 2], *lines[-_SAMPLE // 2 :]]
@@ -130,7 +131,11 @@ def _line(job: JobState, line: Line) -> None:
     if head.local_rank is None:
         head.local_rank = job.local_rank
     own_time = _time(job, head)
+    if line.no > job.tally.no + 1:
+        job.whole_from = line.no
     job.tally.look(line.no)
+    if (voice := head.node or head.pod or job.node) is not None:
+        job.voices[voice] = line.no
     if own_time is not None:
         job.tally.line(_speaker(head), own_time)
     if head.yearless and head.time is None:
@@ -266,6 +271,8 @@ def _place(job: JobState, head: Prefix, no: int) -> None:
             remember(job, one.rank or 0, one.local_rank, one.node, None, head.time, no, "deepspeed")
             job.world = max(job.world or 0, (one.rank or 0) + 1)
         return
+    if "is connected to" in head.rest and len(job.meshes) < MAX_EVENTS and (group := mesh(head.rest)) is not None:
+        job.meshes.append((group[1], group[0], head, no))
     found = placement(head, job.node)
     if found is None:
         if head.rank is not None and (head.node or head.pid):
@@ -432,6 +439,8 @@ def _facts(job: JobState) -> None:
     facts["checkpoints"] = job.saved
     facts["progress"] = [point[:6] for point in job.progress]
     facts["world_size"] = job.world
+    facts["voices"] = job.voices
+    facts["whole_from"] = job.whole_from
     facts["first_step_time"] = job.first_step_time
     facts["noise"] = job.noise
     if job.finished is None and not any(event.signature.startswith(("exit-", "elastic-")) for event in job.parsed.events):

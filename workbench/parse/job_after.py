@@ -9,7 +9,7 @@ from workbench.model import Event, Gpu, Placement
 from workbench.parse.job_launcher import Failure
 from workbench.parse.job_outlived import outlived
 from workbench.parse.job_ranks import attribute
-from workbench.parse.job_spawn import children, recovered, rooms, tasks_of_nodes
+from workbench.parse.job_spawn import children, meshes, recovered, rooms, tasks_of_nodes
 from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, Uttered, add, cut, details, remember
 from workbench.parse.prefix import Prefix
 
@@ -30,6 +30,7 @@ def conclude(job: JobState) -> None:
     _failures(job)
     _exceptions(job)
     _tasks(job)
+    meshes(job)
     tasks_of_nodes(job)
     children(job)
     rooms(job)

@@ -10,7 +10,7 @@ from workbench.model import Gpu, Placement
 from workbench.parse.prefix import Prefix
 from workbench.parse.traceback import Raised, Tracebacks
 
-__all__ = ["Failure", "Summary", "file_hints", "launched", "nccl_bus", "placement", "world_info", "world_size"]
+__all__ = ["Failure", "Summary", "file_hints", "launched", "mesh", "nccl_bus", "placement", "world_info", "world_size"]
 
 # logs/rank-3.stderr.log | rank_003.log | rank12.out   (but not "frank-1")
 _FILE_RANK = re.compile(r"(?:^|[/._-])(?:global[_-]?)?rank[-_.]?(\d+)(?=[._/-]|$)", re.I)
@@ -50,6 +50,11 @@ _STARTUP = re.compile(r"MPI startup\(\): (\d+)\s+(\d+)\s+([A-Za-z][\w.-]*)\s+[{\
 _LAUNCHED = re.compile(r"srun: launching \S+ on host ([\w.-]+), \d+ tasks?: \[?([\d,-]+)\]?")
 # [TensorRT-LLM][INFO] Rank 3 is using GPU 3
 _USES = re.compile(r"\bRank (\d+) is using GPU (\d+)\b")
+# [./gloo/transport/tcp/context.cc:243] INFO Rank 2 is connected to 3. Expected number of connected peers is: 3
+# [Gloo] Rank 2 is connected to 3 peer ranks. Expected number of connected peer ranks is : 3
+_MESH = re.compile(
+    r"\bRank (\d+) is connected to (\d+)(?: peer ranks)?\. Expected number of connected peers?(?: ranks)? is ?: ?(\d+)"
+)
 # rank 5/32 local_rank 5 on gpu-node-047 cuda:5 (NVIDIA H100 80GB HBM3)
 _BANNER = re.compile(r"\brank (\d+)/(\d+),? local_rank (\d+) on (\S+)(?: (?:cuda|gpu):(\d+))?")
 # comm 0x5581e8a0 rank 3 nranks 16 cudaDev 3 nvmlDev 3 busId b8000 commId 0x1 - Init COMPLETE
@@ -98,6 +103,12 @@ def launched(text: str) -> list[tuple[int, str]]:
         if low.isdigit() and (high.isdigit() or not high) and int(high or low) - int(low) < 10_000:
             tasks += [(task, found[1]) for task in range(int(low), int(high or low) + 1)] if found else []
     return tasks
+
+
+def mesh(text: str) -> tuple[int, int] | None:
+    """Return (rank, size) of a group that gloo says it connected; only in the default group is the rank the job's."""
+    found = _MESH.search(text[:2000])
+    return (int(found[1]), int(found[3]) + 1) if found and found[2] == found[3] else None
 
 
 def world_size(text: str) -> int | None:

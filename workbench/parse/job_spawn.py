@@ -7,7 +7,7 @@ import re
 from workbench.model import Event
 from workbench.parse.job_state import JobState, remember
 
-__all__ = ["children", "recovered", "rooms", "tasks_of_nodes"]
+__all__ = ["children", "meshes", "recovered", "rooms", "tasks_of_nodes"]
 
 # torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGABRT | … with exit code 1
 _ENDED = re.compile(r"ProcessExitedException: process (\d+) terminated with (?:signal|exit code) ")
@@ -31,6 +31,28 @@ def rooms(job: JobState) -> None:
             if not any(_IN_MEMORY.search(frame) for frame in event.data.get("frames", [])[-3:]):
                 continue
             event.signature = "storage-enospc-shm"
+
+
+def meshes(job: JobState) -> None:
+    """
+    Place the ranks that gloo says it connected: those of the largest group, which is the default one where each rank is in it once.
+
+    In any other group the numbers are the group's own. A group that is smaller than the job is another one, and so is one whose
+    numbers come from several nodes.
+    """
+    size = max((one[0] for one in job.meshes), default=0)
+    if size < 2 or (job.world is not None and size < job.world):
+        return
+    homes: dict[int, set[str | None]] = {}
+    for each, rank, head, _ in job.meshes:
+        if each == size:
+            homes.setdefault(rank, set()).add(head.node or head.pod or job.node)
+    if any(len(nodes) > 1 for nodes in homes.values()):
+        return
+    job.world = size
+    for each, rank, head, no in job.meshes:
+        if each == size and head.rank in (None, rank):
+            remember(job, rank, head.local_rank, head.node or head.pod or job.node, head.pid, head.time, no, "gloo-mesh")
 
 
 def tasks_of_nodes(job: JobState) -> None:

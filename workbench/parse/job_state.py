@@ -131,6 +131,9 @@ class JobState:
     names: dict[str, str] = field(default_factory=dict)  # a launcher's name of a process's host → what the process calls it
     norms: dict[int | None, tuple[int, str, Prefix, float | None, int]] = field(default_factory=dict)
     local_size: int | None = None  # ranks of one node
+    meshes: list[tuple[int, int, Prefix, int]] = field(default_factory=list)  # size, rank, speaker and line of gloo's groups
+    voices: dict[str, int] = field(default_factory=dict)  # node or pod → the last of its lines
+    whole_from: int = 1  # from this line on nothing was left out
     first_step_time: float | None = None
     tally: Tally = field(default_factory=Tally)
     saved: list[tuple[float | None, int, int | None]] = field(default_factory=list)  # checkpoints: time, line, step

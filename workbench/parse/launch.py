@@ -1,6 +1,6 @@
 """
 Turn what was recorded beside a job (its command lines, exit status and environment) into its size, its placement and how its
-launchers ended.
+launchers ended, or who still answered when it was asked to end.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def parse_launch(source: Sequence[Line] | Mapping[str, Any] | Sequence[Any], *, 
     ----------
     source : sequence of Line, or decoded JSON
         Command lines with or without a prompt, an environment (`KEY=value`), or an exit record such as
-        `{"agents": [{"node": …, "exit_status": …, "signal": …, "ended": …}]}`.
+        `{"agents": [{"node": …, "exit_status": …, "signal": …, "ended": …}]}`, or `{"asked_to_end": true, "answered": [node, …]}`.
     file : str
         Its name.
 
@@ -52,11 +52,25 @@ def parse_launch(source: Sequence[Line] | Mapping[str, Any] | Sequence[Any], *, 
         max_restarts, nodes, launcher, rdzv_id and env as far as they are said; events `launch-agent-exit`, `launch-agent-
         signal`, `launch-timeout-124` and `launch-exit-zero`, one an agent.
     """
+    if isinstance(source, Mapping) and "asked_to_end" in source:
+        return _answers(source)
     if isinstance(source, Mapping):
         return _exit_record([source] if not isinstance(source.get("agents"), list) else source["agents"], source, file)
     if source and isinstance(source[0], Mapping):
         return _exit_record([row for row in source if isinstance(row, Mapping)], {}, file)
     return _commands([line for line in source if isinstance(line, Line)], file)
+
+
+def _answers(source: Mapping[str, Any]) -> Parsed:
+    """Who still spoke after `workbench run` had asked a job to end: silence then tells more than silence before."""
+    out = Parsed()
+    nodes, ranks = source.get("answered"), source.get("answered_ranks")
+    out.facts.update(
+        kind="answers",
+        answered=[name for name in nodes if isinstance(name, str)] if isinstance(nodes, list) else [],
+        answered_ranks=[rank for rank in ranks if isinstance(rank, int)] if isinstance(ranks, list) else [],
+    )
+    return out
 
 
 # Exit records ---------------------------------------------------------------------------------------------------------

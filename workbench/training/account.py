@@ -116,7 +116,8 @@ def summary(
         last = bad[-1]
         where = ", ".join(str(one) for one in (last.at_fault, last.node, last.gpu_uuid) if one)
         rank = f", rank {last.rank}" if last.rank is not None else ""
-        sure = f" {last.confidence:.0%}" if last.confidence is not None else ""
+        known = last.confidence is not None and last.cls not in (None, "unknown", "none")
+        sure = f" {last.confidence:.0%}" if known else ""  # how sure one is of knowing nothing tells nobody anything
         more = f" ({len(bad)} failures in all)" if len(bad) > 1 else ""
         what = last.cls or ("preempted" if last.state == "preempted" else "unknown")
         lines.append(f"  failed: attempt {last.number}{more}: {what}{sure} [{where or 'nobody blamed'}{rank}] {last.summary}")

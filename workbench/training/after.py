@@ -17,6 +17,7 @@ from workbench.parse.launch_command import parse_command
 from workbench.report.text import clean, iso
 from workbench.training import judging
 from workbench.training.account import Told, gpus_of, keep, rows, summary, write
+from workbench.training.answers import answers
 from workbench.training.attempts import Attempt, History, RunLedger, Storm
 from workbench.training.exclusions import still_out
 from workbench.training.launchers import Plan, here, least_nodes, next_command, nodes_of
@@ -223,6 +224,11 @@ class After:
                 "ended": iso(ended.ended),
                 **({"signal": ended.signal} if ended.signal else {}),
             }
+            if ended.why == "hang":
+                spoke = answers(folder / "logs/launcher.log", folder.parent / f"{folder.name}.ended.log")
+                (place / "answers.json").write_text(
+                    json.dumps({"asked_to_end": True, "ended": iso(ended.ended), **spoke}) + "\n", encoding="utf-8"
+                )
             if ended.why == "exit":  # else the signal that ended it was ours
                 (place / "exit.json").write_text(json.dumps({"agents": [agent]}) + "\n", encoding="utf-8")
         except OSError:  # the disk is full: the log is there, and that is what counts

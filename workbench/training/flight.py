@@ -23,7 +23,8 @@ def flight_environment(environ: Mapping[str, str], folder: str | os.PathLike[str
     """
     Return what to add to a job's environment so that its ranks record collectives and dump them into `folder`.
 
-    Whatever the job sets itself stays. Both names of each setting are given: older releases know the first only.
+    Whatever the job sets itself stays. Both names of each setting are given: older releases know the first only. (Newer ones warn
+    of it in each rank, so the hook of `workbench.training.dump_hook` takes it away where they run.)
     """
     place = Path(folder)
     wanted = {

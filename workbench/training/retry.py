@@ -151,6 +151,7 @@ class _Case:
         self.nodes, self.gpus = self.kept_off = still_out(names, past[:-1], history, policy)
         self.fresh: tuple[str, ...] = ()  # what this decision newly leaves out
         self.lacking = ""  # why what is to blame cannot be left out
+        self.awaited = ""  # a lost node without which the job does not run: it is waited for
         self._exclude()
 
     # what is left out
@@ -180,6 +181,9 @@ class _Case:
             return
         have, least = policy.nodes_have, policy.nodes_min
         if have and have - len(self.nodes) - 1 < least:
+            if seen.cls == "platform/node-lost":
+                self.awaited = node  # it is gone rather than broken: most come back by a reboot, and nothing else can be taken
+                return
             self.lacking = f"without {node} only {have - len(self.nodes) - 1} of {have} nodes remain and the job needs {least}"
             return
         if not have and seen.retry == "fix-first":
@@ -332,14 +336,20 @@ class _Case:
             if saved:
                 start = f"from the beginning, since the checkpoint of step {max(saved)} cannot be restored"
         since = self.last.ended
-        if self.seen.cause in ("platform", "driver") and self.seen.retry == "fix-first" and not self.fresh and not self.free:
+        broken = self.seen.cause in ("platform", "driver") and self.seen.retry == "fix-first"
+        if (broken or self.awaited) and not self.fresh and not self.free:
             who = "platform" if self.seen.remediation != "fix-user-code" else "user"
             tries = max(1, self.streak(self.seen.cause))
             span = _grown(policy.wait_first, policy.backoff_factor, tries, policy.wait_cap) * self._jitter()
             left = self._left(span)
             if left > 0:
-                return self._make("wait", f"{self.seen.cls} has to be put right first", who, delay=left)
-            why = f"{self.seen.cls} had time to be put right"
+                what = (
+                    f"{self.awaited} has to come back first, no other node is left"
+                    if self.awaited
+                    else f"{self.seen.cls} has to be put right first"
+                )
+                return self._make("wait", what, who, delay=left)
+            why = f"{self.awaited} had time to come back" if self.awaited else f"{self.seen.cls} had time to be put right"
         if wait := self._storm(since):
             return wait
         delay = _grown(policy.backoff_first, policy.backoff_factor, max(1, self.streak()), policy.backoff_cap) * self._jitter()

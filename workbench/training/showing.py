@@ -71,7 +71,8 @@ def page(found: dict[str, Any]) -> str:
     lines = [f"run {clean(found['run'])}: {len(found['attempts'])} attempts, {len(found['decisions'])} decisions", ""]
     for row in found["attempts"]:
         took = duration(row["seconds"]) if row["seconds"] is not None else "?"
-        sure = f" {row['confidence']:.0%}" if row["confidence"] is not None else ""
+        named = row["confidence"] is not None and row["class"] not in ("unknown", "none")
+        sure = f" {row['confidence']:.0%}" if named else ""
         facts = [
             f"exit {row['exit']}" if row["exit"] is not None else "",
             f"{row['class']}{sure}" if row["class"] else "",

@@ -17,8 +17,16 @@ from workbench.triage.context import Context, slot
 
 __all__ = ["find_job_pods", "place_ranks", "unify_names"]
 
-_OF_THE_JOB = ("pod-env", "slurm", "launcher-line", "nccl-init", "torchelastic", "kubernetes")
-_ORIGIN_TRUST = {"nccl-init": 5, "launcher-line": 4, "torchelastic": 4, "pod-env": 3, "slurm": 2, "dcgm-pod-label": 1}
+_OF_THE_JOB = ("pod-env", "slurm", "launcher-line", "nccl-init", "torchelastic", "kubernetes", "gloo-mesh")
+_ORIGIN_TRUST = {
+    "nccl-init": 5,
+    "launcher-line": 4,
+    "torchelastic": 4,
+    "pod-env": 3,
+    "slurm": 2,
+    "dcgm-pod-label": 1,
+    "gloo-mesh": 1,
+}
 
 
 def unify_names(context: Context) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from signal import Signals
+
 from workbench.model import CLASSES, Verdict
 from workbench.triage.advice import class_row
 from workbench.triage.context import Context
@@ -37,7 +39,22 @@ def _what(context: Context, verdict: Verdict) -> str:
         name, message = cause.data.get("exception"), cause.data.get("message")
         said = f"{name}: {message}" if name and message else str(name or cause.text.strip())
         return f"the program failed with {said if len(said) <= 140 else said[:139] + '…'}"
+    rule = next((name.removeprefix("rule:") for name in verdict.decided_by if name.startswith("rule:")), "")
+    concluded = context.catalog[rule] if rule else None
+    if concluded is not None and concluded.cls == verdict.cls != context.row(cause).cls and concluded.meaning:
+        return concluded.meaning  # the line is a symptom; what many of them together mean is the news
     return context.row(cause).meaning or CLASSES.get(verdict.cls, verdict.cls)
+
+
+def _death(verdict: Verdict) -> str:
+    """How the process ended where an undecided failure began, when a signal ended it: who sent it is what is not known."""
+    for event in verdict.evidence_records:
+        if event.rank is not None and event.rank == verdict.rank and event.code is not None and event.code < 0:
+            try:
+                return f", which {Signals(-event.code).name} ended"
+            except ValueError:
+                return f", which signal {-event.code} ended"
+    return ""
 
 
 def summarise(context: Context, verdict: Verdict) -> str:
@@ -53,7 +70,7 @@ def summarise(context: Context, verdict: Verdict) -> str:
         return (
             began
             + (" does not decide why" if context.has_job else " does not decide what is wrong")
-            + (f"; it began at {where}" if where else "")
+            + (f"; it began at {where}{_death(verdict)}" if where else "")
             + "."
         )
     what = _what(context, verdict).rstrip(".")

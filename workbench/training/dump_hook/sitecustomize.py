@@ -44,6 +44,30 @@ def _register() -> None:
     os.register_at_fork(after_in_child=announce_child)
 
 
+def _one_name() -> None:
+    """
+    Take away the older one of two names that `workbench run` gave the flight recorder's size, where torch knows the newer one.
+
+    It would make each rank warn of a name that its owner never wrote. Known since PyTorch 2.8
+    (https://github.com/NVIDIA/nvidia-resiliency-ext/pull/163, 2025-09).
+    """
+    import os
+    import sys
+
+    old, new = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
+    if not os.environ.get("WORKBENCH_RUN") or os.environ.get(old) is None or os.environ.get(old) != os.environ.get(new):
+        return
+    for entry in sys.path:
+        try:
+            with open(os.path.join(entry, "torch", "version.py")) as file:
+                words = file.read(4096).partition("__version__ = ")[2][1:24].split(".")
+        except OSError:
+            continue
+        if (int(words[0]), int(words[1])) >= (2, 8):
+            del os.environ[old]
+        return
+
+
 def _next() -> None:
     """Run the `sitecustomize` that this file hides."""
     import os
@@ -59,8 +83,9 @@ def _next() -> None:
         spec.loader.exec_module(module)
 
 
-try:
-    _register()
-except Exception:  # a job must start, with or without its dumps
-    pass
+for _part in (_one_name, _register):
+    try:
+        _part()
+    except Exception:  # a job must start, with or without its dumps
+        pass
 _next()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from workbench.triage.context import Context
 from workbench.triage.groups import Group
-from workbench.triage.rules import clocks, explains, fallback, gpu, job, network, platform
+from workbench.triage.rules import clocks, explains, fallback, gpu, job, network, platform, silence
 from workbench.triage.rules.outcome import Outcome
 
 __all__ = ["RULES", "Outcome", "apply_rules"]
@@ -38,6 +38,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     gpu.supports,
     explains.consequences,
     platform.lost_store,
+    silence.fell_silent,
     job.ended_on_purpose,
     job.launchers_wait,
     job.waiting_for_a_peer,
