@@ -430,7 +430,7 @@ class Ledger:
         """
         Return what `counts` returns as plain values: `week` in seconds or None, `cause` or None, GPU time in ms (`gpu_ms`).
 
-        `of` may also be ``starts``: jobs by the week of their first nodes, `source` and `told` (is their first step known); it has a `count` only.
+        `of` may also be ``starts``: jobs by the week of their first nodes, `source` and `told` (is their first step known); only a `count`.
         """
         name = f"{of}_weekly"
         # a file that an older workbench wrote, opened to be read, may lack one
