@@ -77,6 +77,7 @@ def jobs(count: int) -> Iterator[dict[str, Any]]:
             "gpus": gpus,
             "submitted": ended - length - 300.0,
             "started": ended - length,
+            "first_step": None if failed and number % 5 == 0 else ended - length + 120.0,
             "ended": ended,
             "state": "failed" if failed else "completed",
             "cause": rng.choice(CAUSES) if failed else None,
@@ -132,6 +133,9 @@ def query(count: int, runs: int, kept: Path | None = None) -> Row:
     """
     Jobs that ended, by week, state and cause, from the ledger against duckdb's scan of the same jobs in a table of its own.
 
+    Jobs that reached a first step, by the same and the week of their start, are asked as well: their counts are part of the gate, and the note
+    has their ratio.
+
     The ratio is that of wall or of CPU time, whichever is worse for us: duckdb scans on all cores, and another process's work lengthens that.
     `kept` is a ledger that holds these jobs already.
     """
@@ -152,7 +156,8 @@ def query(count: int, runs: int, kept: Path | None = None) -> Row:
             "SELECT CAST(floor((ended + 259200) / 604800) AS BIGINT), state, cause, count(*),"
             " CAST(sum(round(gpus * (ended - started) * 1000)) AS BIGINT) FROM jobs GROUP BY 1, 2, 3"
         )
-        mine, theirs = list[Spent](), list[Spent]()
+        begun = "SELECT CAST(floor((started + 259200) / 604800) AS BIGINT), state, cause, first_step IS NOT NULL, count(*) FROM jobs GROUP BY 1, 2, 3, 4"
+        mine, theirs, own, other = list[Spent](), list[Spent](), list[Spent](), list[Spent]()
         with Ledger.open(kept, "ro") as ledger:
             for _ in range(runs + 2):
                 with Spent() as spent:
@@ -161,15 +166,25 @@ def query(count: int, runs: int, kept: Path | None = None) -> Row:
                 with Spent() as spent:
                     wanted = peer.execute(asked).fetchall()
                 theirs.append(spent)
+                with Spent() as spent:
+                    starts = ledger.totals(("week", "state", "cause", "source", "told"), of="starts")
+                own.append(spent)
+                with Spent() as spent:
+                    reached = peer.execute(begun).fetchall()
+                other.append(spent)
         ours = {(row["week"], row["state"], row["cause"]): (row["count"], row["gpu_ms"]) for row in found}
         scanned = {(rollups.week_start(row[0]), row[1], row[2] or None): (row[3], row[4]) for row in wanted}
         counts = {key: value[0] for key, value in ours.items()} == {key: value[0] for key, value in scanned.items()}
         # duckdb sums floats, in an order of its own
         hours = all(abs(ours[key][1] - scanned[key][1]) <= 1 + 1e-9 * scanned[key][1] for key in ours) if counts else False
-        gate = "" if counts and hours else "counts or GPU time differ"
+        same = {(row["week"], row["state"], row["cause"], bool(row["told"])): row["count"] for row in starts} == {
+            (rollups.week_start(row[0]), row[1], row[2] or None, row[3]): row[4] for row in reached
+        }
+        gate = "" if counts and hours and same else "counts, GPU time or starts differ"
         peer.close()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    first, there = min(one.wall for one in own), min(one.wall for one in other)
     wall, scan = min(one.wall for one in mine), min(one.wall for one in theirs)
     cpu, burnt = min(one.cpu for one in mine), min(one.cpu for one in theirs)
     return Row(
@@ -180,12 +195,13 @@ def query(count: int, runs: int, kept: Path | None = None) -> Row:
         f"{wall * 1000:.2f} ms",
         f"{scan * 1000:.1f} ms",
         gate,
-        f"{count:,} jobs, 52 weeks; by wall {wall / scan:.4f}, by CPU {cpu / burnt:.4f}, the worse of the two",
+        f"{count:,} jobs, 52 weeks; by wall {wall / scan:.4f}, by CPU {cpu / burnt:.4f}, the worse of the two; starts {first * 1000:.1f} ms "
+        f"against {there * 1000:.1f} ms ({first / there:.3f})",
     )
 
 
 def _fill(peer: Any, path: Path, count: int) -> None:
-    keep = ("cluster", "job", "team", "gpus", "started", "ended", "state", "cause")
+    keep = ("cluster", "job", "team", "gpus", "started", "first_step", "ended", "state", "cause")
     with path.open("w", encoding="ascii") as out:
         for row in jobs(count):
             out.write(
@@ -196,7 +212,8 @@ def _fill(peer: Any, path: Path, count: int) -> None:
                 + "\n"
             )
     types = ", ".join(
-        f"'{name}': '{'DOUBLE' if name in ('started', 'ended') else 'BIGINT' if name == 'gpus' else 'VARCHAR'}'" for name in keep
+        f"'{name}': '{'DOUBLE' if name in ('started', 'first_step', 'ended') else 'BIGINT' if name == 'gpus' else 'VARCHAR'}'"
+        for name in keep
     )
     peer.execute(f"CREATE TABLE jobs AS SELECT * FROM read_csv('{path}', header = false, columns = {{{types}}})")
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from workbench.catalog import table
 from workbench.durable import write_bytes
@@ -22,9 +22,10 @@ from workbench.simulation.evidence import DECOYS, Failure
 from workbench.simulation.nodes import node_name
 from workbench.simulation.spec import Spec, faults
 
-__all__ = ["Round", "Score", "ScoreCard", "draw", "order_of", "play", "scored", "write_failures"]
+__all__ = ["ASKED", "Round", "Score", "ScoreCard", "by_dirt", "draw", "order_of", "play", "scored", "sums", "write_failures"]
 
 SCHEMA = "workbench.gameday/1"
+ASKED = ("cause_right", "node_right", "retry_right", "plan_right", "innocent", "unknown")
 _BLAMES_NODE = ("hardware", "driver")
 
 
@@ -105,9 +106,7 @@ class ScoreCard:
 
     def by_dirt(self) -> dict[str, ScoreCard]:
         """Return the rounds by what is wrong with their evidence, ``clean`` first; a round with two troubles counts for both."""
-        found = {"clean": tuple(one for one in self.rounds if not one.dirt)}
-        found |= {kind: tuple(one for one in self.rounds if kind in one.dirt) for kind in KINDS}
-        return {kind: ScoreCard(self.seed, rounds) for kind, rounds in found.items() if rounds}
+        return {kind: ScoreCard(self.seed, rounds) for kind, rounds in by_dirt(self.rounds).items()}
 
     def share(self, what: str) -> tuple[int, int]:
         """Return (how many rounds have it, of how many): ``cause_right``, ``innocent`` …"""
@@ -123,15 +122,33 @@ class ScoreCard:
         return {
             "schema": SCHEMA,
             "seed": self.seed,
-            "score": self._shares(),
-            "by_dirt": {kind: card._shares() for kind, card in self.by_dirt().items()},
+            "score": sums(self.rounds, ASKED),
+            "by_dirt": {kind: sums(rounds, ASKED) for kind, rounds in by_dirt(self.rounds).items()},
             "seconds": {name: self.middle(name) for name in ("detected", "judged", "planned")},
             "rounds": [asdict(one) for one in self.rounds],
         }
 
-    def _shares(self) -> dict[str, dict[str, int]]:
-        names = ("cause_right", "node_right", "retry_right", "plan_right", "innocent", "unknown")
-        return {name: dict(zip(("count", "of"), self.share(name), strict=True)) for name in names}
+
+class _Dirty(Protocol):
+    """A round of any game day."""
+
+    @property
+    def dirt(self) -> tuple[str, ...]: ...
+
+
+Dirty = TypeVar("Dirty", bound=_Dirty)
+
+
+def by_dirt(rounds: Sequence[Dirty]) -> dict[str, tuple[Dirty, ...]]:
+    """Return rounds by what is wrong with their evidence, ``clean`` first; one with two troubles counts for both."""
+    found = {"clean": tuple(one for one in rounds if not one.dirt)}
+    found |= {kind: tuple(one for one in rounds if kind in one.dirt) for kind in KINDS}
+    return {kind: some for kind, some in found.items() if some}
+
+
+def sums(rounds: Sequence[object], names: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return of how many rounds each of these is true, as a score card holds it."""
+    return {name: {"count": sum(bool(getattr(one, name)) for one in rounds), "of": len(rounds)} for name in names}
 
 
 def play(

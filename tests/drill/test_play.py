@@ -145,6 +145,31 @@ def test_a_silent_node_and_a_preemption_are_told_by_the_cluster_alone(
     assert card == json.loads((tmp_path / "day" / "scorecard.json").read_text())
 
 
+def test_rounds_in_real_servers_are_summed_by_what_is_wrong_with_their_evidence(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks as well, which a game day on paper asks nobody for; a round with two troubles counts for both."""
+    spec = tmp_path / "fleet.toml"
+    spec.write_text(
+        "schema = 'workbench.fleet-spec/1'\n[dirt]\nclock_skew = 0\nno_metrics = 1\nno_kernel = 1\nforeign_xid = 0\nsecond_fault = 0\ntruncated = 0\n",
+        encoding="utf-8",
+    )
+    words = ["gameday", str(spec), "--live", "--yes", "--nodes", "4", "--ranks", "16", "--speed", "300", "--settle", "300ms"]
+    words += ["--every", "300ms", "--into", str(tmp_path / "day"), "--rounds", "1", "--only", "platform/preemption"]
+    with FaultServer(cluster.answer) as server:
+        code = main([*words, "--kubeconfig", str(kubeconfig(tmp_path, server.url))])
+
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    card = json.loads((tmp_path / "day" / "scorecard.json").read_text())
+    assert set(card["by_dirt"]) == {"no_metrics", "no_kernel"}
+    assert card["by_dirt"]["no_kernel"] == card["by_dirt"]["no_metrics"] == card["score"]
+    assert card["score"]["rank_right"] == {"count": 1, "of": 1}
+    lines = [line.split() for line in out.splitlines()]
+    assert "by what is wrong with the evidence rounds cause node rank advice plan unknown innocent".split() in lines
+    assert "no GPU metrics 1 1 1 1 1 1 0 0".split() in lines
+
+
 def test_what_a_game_day_made_is_gone_after_it_and_the_truth_was_never_there(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

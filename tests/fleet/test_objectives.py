@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fleet.account_frames import frame
+from workbench.fleet.counted import success_of_counts
 from workbench.fleet.figures import NOT_TOLD, Figure, figures_frame, micros, size_of
 from workbench.fleet.intervals import wilson
 from workbench.fleet.ledger import Ledger
-from workbench.fleet.objectives import availability, job_starts, job_success, success_of_counts
+from workbench.fleet.objectives import availability, job_starts, job_success
 
 DAY = 86400.0
 MONDAY = datetime(2026, 11, 2, tzinfo=UTC).timestamp()

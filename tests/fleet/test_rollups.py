@@ -28,6 +28,7 @@ rows = st.fixed_dictionaries(
         "state": st.sampled_from([None, *JOB_STATES]),
         "cause": st.sampled_from([None, "", "hardware", "user", "unknown"]),
         "started": st.none() | st.floats(MONDAY - WEEK, MONDAY + WEEK),
+        "first_step": st.none() | st.just(MONDAY),
         "ended": st.none() | st.floats(MONDAY - WEEK, MONDAY + WEEK) | st.sampled_from([MONDAY, MONDAY - 1e-6, MONDAY + WEEK]),
         "gpus": st.none() | st.integers(0, 20000),
         "source": st.sampled_from([None, "slurm", "folder:x", "run"]),
@@ -69,17 +70,28 @@ def test_the_counts_equal_a_count_of_everything_after_any_writes(ledger: Ledger,
         ledger.put("jobs", told)
         ledger.put("attempts", [{**row, "attempt": 1} for row in told])
     assert ledger.check() == []
+    starts = ledger.totals(("week", "source", "told"), of="starts")
+    assert {(row["week"], row["source"], row["told"]): row["count"] for row in starts} == _starts_by_hand(ledger.rows("jobs"))
     assert _by_hand(ledger.rows("jobs")) == {
         (row["week"], row["cluster"], row["cause"], row["state"]): (row["count"], row["gpu_ms"])
         for row in ledger.totals(rollups.KEYS)
     }
 
 
+def _starts_by_hand(told: list[dict[str, Any]]) -> dict[tuple[Any, ...], int]:
+    given = [row for row in told if row["started"] is not None]
+    return dict(Counter((_monday(row["started"]), row["source"] or None, row["first_step"] is not None) for row in given))
+
+
+def _monday(moment: float) -> float:
+    return pd.Timestamp(moment, unit="s").to_period("W-SUN").start_time.timestamp()
+
+
 def _by_hand(told: list[dict[str, Any]]) -> dict[tuple[Any, ...], tuple[int, int]]:
     counts: Counter[tuple[Any, ...]] = Counter()
     held: Counter[tuple[Any, ...]] = Counter()
     for row in told:
-        week = None if row["ended"] is None else pd.Timestamp(row["ended"], unit="s").to_period("W-SUN").start_time.timestamp()
+        week = None if row["ended"] is None else _monday(row["ended"])
         key = (week, row["cluster"], row["cause"], row["state"])
         counts[key] += 1
         if None not in (row["started"], row["ended"], row["gpus"]):
@@ -150,3 +162,5 @@ def test_nothing_counted_is_no_figure_rather_than_zero_hours(tmp_path: Path) -> 
         assert ledger.counts(("week", "cause")).empty
         with pytest.raises(ValueError, match="none of"):
             ledger.counts(("user",))
+        with pytest.raises(ValueError, match="none of"):
+            ledger.totals(("week",), of="users")

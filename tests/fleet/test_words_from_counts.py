@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from workbench.cli import exits, main
+from workbench.fleet.counted import BY_START, starts_of_counts
 from workbench.fleet.ledger import Ledger
-from workbench.fleet.objectives import job_success
+from workbench.fleet.objectives import job_starts, job_success
 from workbench.simulation.demo import demo_ledger
 
 WEEK = 7 * 86400.0
@@ -65,18 +68,49 @@ def test_figures_by_cause_and_week_from_counts_are_those_of_the_rows(
 
     monkeypatch.setattr(Ledger, "frame", noted)
     days = [_day(since), _day(until)]
-    words = ["--only", "job-success infra-job-success", "--since", days[0], "--until", days[1], "--by", " ".join(by)]
+    words = ["--only", "job-start job-success infra-job-success", "--since", days[0], "--until", days[1], "--by", " ".join(by)]
     told = _asked(file, capsys, *words, *([] if causes else ["--no-causes"]))
     assert "jobs" not in read  # not one row of them
     with Ledger.open(file, "ro") as ledger:
         jobs = frame(ledger, "jobs", since, until)
-    rows = [
-        {**one.row(), **dict(one.by)}
-        for infra in (False, True)
-        for one in job_success(jobs, infra=infra, since=since, until=until, by=by, causes=causes)
-    ]
-    assert len(told) > (1 if not by else 3)
-    assert _plain(told, by) == _plain(rows, by)
+    window: dict[str, Any] = {"since": since, "until": until, "by": by, "causes": causes}
+    figures = [*job_starts(jobs, **window), *(one for infra in (False, True) for one in job_success(jobs, infra=infra, **window))]
+    assert any(one.name == "job-start success" and one.value is not None for one in figures)
+    assert len(told) > (2 if not by else 4)
+    assert _plain(told, by) == _plain([{**one.row(), **dict(one.by)} for one in figures], by)
+
+
+def test_starts_from_counts_leave_out_what_rows_leave_out(tmp_path: Path) -> None:
+    """A source that tells no steps, jobs that run or were taken away before one, a source that tells steps of too few; in notes as well."""
+    rng = random.Random(5)
+    states = ("running", "pending", "completed", "completed", "failed", "timeout", "cancelled", "preempted")
+    told = []
+    for number in range(600):
+        source = rng.choice(("run", "slurm", "folder:a", None))
+        state, began = rng.choice(states), MONDAY - rng.random() * 4 * WEEK
+        steps = source == "run" and (state == "completed" or rng.random() < 0.6)
+        told.append(
+            {"cluster": rng.choice(("", "b")), "job": str(number), "state": state, "cause": rng.choice((None, "user", "hardware")), "source": source,
+             "started": None if state == "pending" else began, "ended": began + 60 if state not in ("running", "pending") else None,
+             "first_step": began + 30 if steps or (source == "folder:a" and rng.random() < 0.5) else None, "recorded": began}
+        )  # fmt: skip
+    since, until = MONDAY - 4 * WEEK, MONDAY
+    with Ledger.open(tmp_path / "a.sqlite") as ledger:
+        ledger.put("jobs", told)
+        jobs, totals = ledger.frame("jobs", since, until), ledger.totals(BY_START, of="starts", since=since, until=until)
+    with Ledger.open(tmp_path / "a.sqlite") as ledger:
+        ledger._connection.execute("DROP TABLE starts_weekly")  # as an older workbench left it
+    with Ledger.open(tmp_path / "a.sqlite", "ro") as ledger:
+        assert ledger.totals(BY_START, of="starts", since=since, until=until) == totals
+    for by in ((), ("week",), ("cluster",)):
+        rows = job_starts(jobs, since=since, until=until, by=by, causes=True)
+        counts = starts_of_counts(totals, since=since, until=until, by=by, causes=True)
+        assert _plain([{**one.row(), **dict(one.by)} for one in counts], by) == _plain(
+            [{**one.row(), **dict(one.by)} for one in rows], by
+        )
+        assert all(one.notes == (*other.notes, "whole weeks only") for one, other in zip(counts, rows, strict=True))
+    assert sum("left out" in note for note in rows[0].notes) == 3
+    assert starts_of_counts([], since=since, until=until)[0].value is None
 
 
 def test_a_window_of_no_whole_weeks_is_counted_from_rows(file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import time
 from collections.abc import Callable
@@ -23,7 +22,6 @@ from workbench.errors import WorkbenchError
 from workbench.fleet import account as accounts
 from workbench.fleet.account import Account, NoLedger
 from workbench.fleet.budgets import Objective
-from workbench.fleet.gamedays import game_days
 from workbench.fleet.ledger import Ledger
 from workbench.simulation.demo import demo_ledger
 from workbench.views.account import AccountView
@@ -390,83 +388,3 @@ def test_ettr_and_its_formula_differ_by_what_the_terms_say(load: Callable[[Wish]
     assert round(100 * part.frame["difference"].sum(), 2) == pytest.approx(said[1] - said[0], abs=0.011)
     assert "the formula expects" in part.note
     assert "jobs that told their checkpoints" in part.note
-
-
-CARD = {
-    "schema": "workbench.gameday/1",
-    "seed": 1,
-    "seconds": {"judged": 0.07},
-    "rounds": [
-        {"number": 1, "truth": "hardware/nvlink", "said": "hardware/nvlink", "confidence": 0.9, "node": "g-1", "blamed": "g-1", "ranks": 16,
-         "detected": 20.0, "judged": 0.07, "planned": 0.01, "retry": "exclude-node", "actions": ["drain g-1"],
-         "cause_right": True, "node_right": True, "retry_right": True, "plan_right": True, "innocent": False},
-        {"number": 2, "truth": "driver/hang", "said": EVIL, "confidence": 0.4, "node": "g-2", "blamed": "g-3", "ranks": 8, "detected": 20.0,
-         "judged": 0.07, "planned": 0.01, "retry": None, "actions": [], "cause_right": False, "node_right": False, "retry_right": True,
-         "plan_right": False, "innocent": True},
-    ],
-}  # fmt: skip
-
-
-@pytest.fixture
-def days(tmp_path: Path) -> Path:
-    """A folder with two game days and one that is damaged."""
-    for name, text, age in (
-        ("november", json.dumps(CARD), 0),
-        ("october", json.dumps(CARD | {"rounds": CARD["rounds"][:1]}), 9),
-        ("bad", "{", 20),
-    ):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "scorecard.json").write_text(text, encoding="utf-8")
-        os.utime(tmp_path / name / "scorecard.json", (NOW - age * 86400, NOW - age * 86400))
-    return tmp_path
-
-
-def _with_days(ledger: Path, folder: Path) -> Callable[[Wish], Sheet]:
-    with Ledger.open(ledger, "ro") as opened:
-        account = Account.read(opened, "8w", now=NOW)
-    return lambda wish: sheet(account, wish, game_days(folder))
-
-
-def test_the_latest_game_day_is_shown_and_another_is_a_link_away(ledger: Path, days: Path) -> None:
-    view = shown(_with_days(ledger, days), {"tab": "gameday"})
-    (part,) = view._sheet.tables if view._sheet else ()
-
-    assert list(part.shown["right"]) == ["all", "wrong: cause, node, plan, an innocent node"]
-    assert 'aria-current="true">november' in view._chips.html
-    assert "bad" in view._notes.html
-    assert "cannot be read" in view._notes.html
-    view.heard("day=october")
-    assert view.state() == {"tab": "gameday", "day": "october"}
-    assert view._sheet is not None
-    assert [len(one.frame) for one in view._sheet.tables] == [1]
-
-
-def test_a_game_day_on_real_servers_is_shown_with_its_own_times_and_ranks(ledger: Path, tmp_path: Path) -> None:
-    (first, *_) = CARD["rounds"]  # type: ignore[misc]
-    live = {name: value for name, value in first.items() if name not in ("detected", "ranks")}
-    rounds = [live | {"shown": 3.0, "seen": 41.5, "rank": 3, "named": 4, "rank_right": False}]
-    (tmp_path / "scorecard.json").write_text(
-        json.dumps({"schema": "workbench.gameday-live/1", "seed": 1, "rounds": rounds}), encoding="utf-8"
-    )
-    view = shown(_with_days(ledger, tmp_path), {"tab": "gameday"})
-    assert view._sheet is not None
-    (part,) = view._sheet.tables
-    assert (part.shown["detected"][0], part.shown["right"][0], part.shown["ranks"][0]) == (41.5, "wrong: rank", None)
-    assert "on real servers" in part.note
-    assert view.__panel__().select(pn.pane.Bokeh)
-
-
-def test_a_game_day_that_is_not_there_and_none_at_all_are_said(ledger: Path, days: Path, tmp_path: Path) -> None:
-    assert "no game day of the name" in shown(_with_days(ledger, days), {"tab": "gameday", "day": "may"})._notes.html
-    none = shown(_with_days(ledger, tmp_path / "nothing"), {"tab": "gameday"})
-    assert none.__panel__().select(pn.pane.Bokeh)  # which says how one is played
-    assert none._sheet is not None
-    assert none._sheet.tables == ()
-
-
-@pytest.mark.parametrize("rounds", [7, [7], [{"judged": "soon"}], {"a": 1}])
-def test_a_score_card_of_another_shape_is_a_problem_and_not_drawn(tmp_path: Path, rounds: Any) -> None:
-    (tmp_path / "scorecard.json").write_text(json.dumps(CARD | {"rounds": rounds}), encoding="utf-8")
-    (one,) = game_days(tmp_path)
-    assert one.card is None
-    assert "cannot be read" in one.problem

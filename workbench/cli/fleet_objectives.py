@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         metavar="NAMES",
         default="",
-        help=f"of these objectives only: {', '.join(_NAMES.values())}; without job-start fast on any ledger",
+        help=f"of these objectives only: {', '.join(_NAMES.values())}",
     )
     parser.add_argument(
         "--weight", choices=("jobs", "gpus"), default="jobs", help="count jobs and nodes, or their GPUs and GPU time"
@@ -111,7 +111,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace, objectives: Sequence[Objective]) -> int:
     from workbench.fleet.budgets import WINDOWS
-    from workbench.fleet.objectives import availability, job_starts, job_success, success_of_counts
+    from workbench.fleet.counted import BY_CAUSE, BY_START, starts_of_counts, success_of_counts
+    from workbench.fleet.objectives import availability, job_starts, job_success
     from workbench.fleet.rollups import week_of
 
     now = time.time()
@@ -132,10 +133,11 @@ def _show(options: argparse.Namespace, objectives: Sequence[Objective]) -> int:
             said = f"{when(since)} to {when(until)} (UTC)"
         # weekly counts say the same as rows where the window is of whole weeks, in a millisecond for any number of jobs
         whole = since == week_of(since) and (until == week_of(until) or until >= now)
-        counts = None
+        counts = starts = None
         if not heavy and whole and set(by) <= {"week", "cluster"}:
-            counts = ledger.totals(("week", "cluster", "cause", "state"), since=since, until=until, **where)
-        if counts is None or "job-start" in only:
+            counts = ledger.totals(BY_CAUSE, since=since, until=until, **where)
+            starts = ledger.totals(BY_START, of="starts", since=since, until=until, **where)
+        if counts is None:
             jobs = ledger.frame("jobs", since, until, **where)
         else:  # only what burns is asked of rows, and no window of that is longer than three days
             jobs = ledger.frame("jobs", *((until - max(one.long for one in WINDOWS), until) if burning else (0.0, 0.0)), **where)
@@ -145,7 +147,10 @@ def _show(options: argparse.Namespace, objectives: Sequence[Objective]) -> int:
     if "availability" in only and not set(by) & {"team", "size"}:  # a node has neither
         figures += availability(states, planned=options.planned, weight="gpus" if heavy else "nodes", **window)
     if "job-start" in only:
-        figures += job_starts(jobs, weight="gpus" if heavy else "jobs", **window)
+        if starts is not None:
+            figures += starts_of_counts(starts, **window)
+        else:
+            figures += job_starts(jobs, weight="gpus" if heavy else "jobs", **window)
     for infra in (False, True):
         if ("infra-job-success" if infra else "job-success") not in only:
             continue

@@ -17,23 +17,6 @@ __all__ = ["add_arguments", "run"]
 
 # on paper nobody is asked which rank was first
 _RIGHT = {name: meaning for name, meaning in gameday_live.RIGHT.items() if name != "rank_right"}
-_COLUMNS = {
-    "cause": "cause_right",
-    "node": "node_right",
-    "advice": "retry_right",
-    "plan": "plan_right",
-    "unknown": "unknown",
-    "innocent": "innocent",
-}
-_DIRT = {
-    "clean": "nothing",
-    "clock_skew": "clocks of some nodes are off",
-    "no_metrics": "no GPU metrics",
-    "no_kernel": "no kernel logs",
-    "foreign_xid": "an innocent node shows an Xid",
-    "second_fault": "a second fault seconds later",
-    "truncated": "some logs are cut",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,13 +78,7 @@ def _told(card: ScoreCard, into: Path) -> str:
     for name, meaning in _RIGHT.items():
         count, of = card.share(name)
         lines.append(f"{count:>4} of {of:<4} {meaning}")
-    if any(one.dirt for one in card.rounds):
-        lines += ["", f"{'by what is wrong with the evidence':<36} {'rounds':>7}" + "".join(f"{word:>10}" for word in _COLUMNS)]
-        lines += [
-            f"  {_DIRT[kind]:<34} {len(some.rounds):>7}" + "".join(f"{some.share(what)[0]:>10}" for what in _COLUMNS.values())
-            for kind, some in card.by_dirt().items()
-        ]
-        lines.append("")
+    lines += gameday_live.dirty(card.rounds)
     lines.append(
         f"half of the faults were known within {card.middle('detected'):.0f} s (simulated), judged in {card.middle('judged'):.2f} s, planned in "
         f"{card.middle('planned'):.3f} s (measured)"

@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.cli import exits
 from workbench.cli.remedy import Usage
 
 if TYPE_CHECKING:
-    from workbench.drill.play import LiveCard
+    from workbench.drill.play import LiveCard, LiveRound
     from workbench.drill.target import Target
-    from workbench.gameday import ScoreCard
+    from workbench.gameday import Round, ScoreCard
     from workbench.simulation import Spec
 
-__all__ = ["RIGHT", "add_arguments", "ended", "run"]
+__all__ = ["RIGHT", "add_arguments", "dirty", "ended", "run"]
 
 RIGHT = {
     "cause_right": "cause named",
@@ -26,6 +26,16 @@ RIGHT = {
     "retry_right": "retry advice right",
     "plan_right": "plan touches the node to blame and no other",
     "innocent": "an innocent node blamed",
+}
+# what is summed by dirt: word → key of a round
+_COLUMNS = {
+    "cause": "cause_right",
+    "node": "node_right",
+    "rank": "rank_right",
+    "advice": "retry_right",
+    "plan": "plan_right",
+    "unknown": "unknown",
+    "innocent": "innocent",
 }
 
 
@@ -129,11 +139,27 @@ def _told(card: LiveCard) -> str:
     lines.append("")
     for name, meaning in RIGHT.items():
         lines.append(f"{sum(getattr(one, name) for one in card.rounds):>4} of {len(card.rounds):<4} {meaning}")
+    lines += dirty(card.rounds)
     lines.append(
         f"shown: from the fault until the cluster had a sign of it, simulated, fed {card.speed:g} times as fast as time; measured: from the "
         f"sign until the watch saw it, from there to the verdict (the watch lets a failure settle for {card.settle:g} s), and the plan"
     )
     return "\n".join(lines) + "\n"
+
+
+def dirty(rounds: Sequence[LiveRound] | Sequence[Round]) -> list[str]:
+    """Return lines that sum rounds by what is wrong with their evidence; none where all of it was clean."""
+    from workbench.gameday import by_dirt, sums
+    from workbench.simulation.dirt import WORDS
+
+    if not any(one.dirt for one in rounds):
+        return []
+    asked = {word: key for word, key in _COLUMNS.items() if hasattr(rounds[0], key)}  # on paper nobody is asked for a rank
+    lines = ["", f"{'by what is wrong with the evidence':<36} {'rounds':>7}" + "".join(f"{word:>10}" for word in asked)]
+    for kind, some in by_dirt(rounds).items():
+        found = sums(some, tuple(asked.values()))
+        lines.append(f"  {WORDS[kind]:<34} {len(some):>7}" + "".join(f"{found[key]['count']:>10}" for key in asked.values()))
+    return [*lines, ""]
 
 
 def _s(seconds: float | None) -> str:

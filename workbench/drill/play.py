@@ -15,7 +15,7 @@ from workbench.drill.feed import Clock, Feed
 from workbench.drill.target import Target
 from workbench.durable import write_bytes
 from workbench.errors import WorkbenchError
-from workbench.gameday import draw, order_of, scored
+from workbench.gameday import ASKED, by_dirt, draw, order_of, scored, sums
 from workbench.simulation.dirt import Dirt, draw_dirt, write_evidence
 from workbench.simulation.metrics import span
 from workbench.simulation.nodes import node_name
@@ -100,6 +100,11 @@ class LiveRound:
         """Whether all of it was."""
         return self.cause_right and self.node_right and self.rank_right and self.retry_right and self.plan_right
 
+    @property
+    def unknown(self) -> bool:
+        """Whether the verdict says that it does not know, or none came."""
+        return self.said in ("unknown", "none", "nothing")
+
 
 @dataclass(frozen=True, slots=True)
 class LiveCard:
@@ -112,10 +117,11 @@ class LiveCard:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the card as plain values (``workbench.gameday-live/1``)."""
-        shares = ("cause_right", "node_right", "rank_right", "retry_right", "plan_right", "innocent")
+        asked = ("rank_right", *ASKED)
         return {
             "schema": SCHEMA, "seed": self.seed, "speed": self.speed, "settle": self.settle,
-            "score": {name: {"count": sum(getattr(one, name) for one in self.rounds), "of": len(self.rounds)} for name in shares},
+            "score": sums(self.rounds, asked),
+            "by_dirt": {kind: sums(rounds, asked) for kind, rounds in by_dirt(self.rounds).items()},
             "rounds": [asdict(one) for one in self.rounds],
         }  # fmt: skip
 

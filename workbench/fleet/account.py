@@ -110,6 +110,8 @@ class Account:
         The ledger's weekly counts of attempts: week, cluster, cause, state, count, gpu_ms.
     jobs_counted : tuple of mapping
         The same of jobs.
+    starts_counted : tuple of mapping
+        Weekly counts of jobs by the week in which they were given nodes.
     many : int
         Attempts of the window when they are too many to be read one by one, else 0.
     first, last : float or None
@@ -131,6 +133,7 @@ class Account:
     frames: Mapping[str, pd.DataFrame]
     counts: tuple[Mapping[str, Any], ...]
     jobs_counted: tuple[Mapping[str, Any], ...]
+    starts_counted: tuple[Mapping[str, Any], ...]
     many: int
     first: float | None
     last: float | None
@@ -170,14 +173,16 @@ class Account:
         ValueError
             The window makes no sense.
         """
+        from workbench.fleet.counted import BY_CAUSE, BY_START
+
         where: dict[str, Any] = {} if cluster is None else {"cluster": cluster}
         weeks = [row["week"] for row in ledger.totals(("week",), of="attempts") if row["week"] is not None]
         weeks += [row["week"] for row in ledger.totals(("week",)) if row["week"] is not None]
         since, until = span_of(window, now, max(weeks, default=None))
         clusters = {str(row["cluster"]) for of in ("jobs", "attempts") for row in ledger.totals(("cluster",), of=of)}
-        by = ("week", "cluster", "cause", "state")
-        counts = ledger.totals(by, of="attempts", since=since, until=until, **where)
-        jobs_counted = ledger.totals(by, since=since, until=until, **where)
+        counts = ledger.totals(BY_CAUSE, of="attempts", since=since, until=until, **where)
+        jobs_counted = ledger.totals(BY_CAUSE, since=since, until=until, **where)
+        starts_counted = ledger.totals(BY_START, of="starts", since=since, until=until, **where)
         size = sum(row["count"] for row in counts)
         many = size if size > MOST else 0
         quarter = min(since, until - QUARTER * WEEK)
@@ -191,6 +196,7 @@ class Account:
             _frames(ledger, (since, until, quarter), where, bool(many)),
             tuple(counts),
             tuple(jobs_counted),
+            tuple(starts_counted),
             many,
             min(weeks, default=None),
             max(weeks, default=None),
@@ -216,7 +222,8 @@ class Account:
 
     def objectives(self, by: Sequence[str] = (), *, causes: bool = True) -> list[Figure]:
         """Return availability, job-start success, job success and infrastructure job success, by week or by one of `BY`."""
-        from workbench.fleet.objectives import availability, job_starts, job_success, success_of_counts
+        from workbench.fleet.counted import starts_of_counts, success_of_counts
+        from workbench.fleet.objectives import availability, job_starts, job_success
 
         window: dict[str, Any] = {"since": self.since, "until": self.until, "by": tuple(by), "causes": causes}
         found: list[Figure] = []
@@ -227,6 +234,7 @@ class Account:
             for infra in (False, True):
                 found += job_success(self.frames["jobs"], infra=infra, **window)
         elif not set(by) & set(BY):
+            found += starts_of_counts(self.starts_counted, **window)
             for infra in (False, True):
                 found += success_of_counts(self.jobs_counted, infra=infra, **window)
         return found

@@ -16,6 +16,7 @@ SCHEMAS = ("workbench.gameday/1", "workbench.gameday-live/1")
 _NAME = "scorecard.json"
 _MOST = 60  # game days that are offered; one a month for five years
 _NUMBERS = ("number", "confidence", "ranks", "detected", "judged", "planned", "shown", "seen")
+_LISTS = ("dirt", "actions")
 _LARGEST = 64 << 20  # bytes of one score card
 
 
@@ -82,6 +83,8 @@ def game_days(path: Path | None) -> tuple[GameDay, ...]:
                 raise ValueError("it has no list of rounds")
             if not all(isinstance(one.get(name), int | float | None) for one in rounds for name in _NUMBERS):
                 raise ValueError("a round has words where numbers belong")
+            if not all(isinstance(one.get(name), list | None) for one in rounds for name in _LISTS):
+                raise ValueError("a round has something else where a list belongs")
         except (OSError, ValueError, RecursionError) as error:
             found.append(GameDay(name, written, None, f"{file} cannot be read: {str(error)[:120]}"))
             continue

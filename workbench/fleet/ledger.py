@@ -427,9 +427,16 @@ class Ledger:
         until: float | None = None,
         **where: Any,
     ) -> list[dict[str, Any]]:
-        """Return what `counts` returns as plain values: `week` in seconds or None, `cause` or None, GPU time in ms (`gpu_ms`)."""
-        text, values = rollups.query(f"{of}_weekly", by, since=since, until=until, where=where)
-        names, weekly, blank = (*by, *rollups.SUMS), "week" in by, [name for name in ("cause", "state") if name in by]
+        """
+        Return what `counts` returns as plain values: `week` in seconds or None, `cause` or None, GPU time in ms (`gpu_ms`).
+
+        `of` may also be ``starts``: jobs by the week of their first nodes, `source` and `told` (is their first step known); only a `count`.
+        """
+        name = f"{of}_weekly"
+        # a file that an older workbench wrote, opened to be read, may lack one
+        text, values = rollups.query(name, by, since=since, until=until, where=where, there=bool(self._columns(name)))
+        sums = tuple(rollups.ROLLUPS[name].sums)
+        names, weekly, blank = (*by, *sums), "week" in by, [name for name in ("cause", "state", "source") if name in by]
         found = []
         for cells in self._ask(text, values):
             row = dict(zip(names, cells, strict=True))
@@ -437,7 +444,7 @@ class Ledger:
                 row["week"] = None if row["week"] == rollups.OPEN else rollups.week_start(row["week"])
             for name in blank:
                 row[name] = row[name] or None
-            for name in rollups.SUMS:
+            for name in sums:
                 row[name] = row[name] or 0
             found.append(row)
         return found
@@ -463,14 +470,13 @@ class Ledger:
         LedgerCorrupt
             The file is damaged.
         """
-        wrong = []
         with self._lock, translated(self.path):
             integrity(self._connection, self.path)
-            for name in rollups.ROLLUPS:
-                kept = self._connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2, 3, 4").fetchall()
-                if [tuple(row) for row in kept] != rollups.recount(self._connection, name):
-                    wrong.append(name)
-        return wrong
+            return [
+                name
+                for name in rollups.ROLLUPS
+                if rollups.kept(self._connection, name) != rollups.recount(self._connection, name)
+            ]
 
 
 def _table(name: str) -> Table:

@@ -6,7 +6,7 @@ A job that runs or waits is undecided, and counted nowhere; how many there are i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from workbench.fleet.figures import CAUSES, NEVER, NOT_TOLD, Figure, instant, micros, shares, size_of, week_names, week_of
@@ -33,6 +33,7 @@ INFRA = ("hardware", "driver", "platform")
 # A completed job made steps. A source that tells the first step of fewer of its completed jobs than this does not tell it reliably, and its
 # silence about a failed job is no evidence that no step was made. Ours: nine of ten leaves room for jobs that make no steps at all
 TELLS_STARTS = 0.9
+STARTED = "jobs with a first step / jobs given an allocation in the window"
 _HOUR = 3_600_000_000
 
 
@@ -79,7 +80,7 @@ def availability(
     ValueError
         If a dimension is none of a node.
     """
-    _known(by, ("week", "cluster", "pool", "sku"))
+    known(by, ("week", "cluster", "pool", "sku"))
     start, stop = instant(since), instant(until)
     definition = f"{'GPU' if weight == 'gpus' else 'node'}-time in state usable / in any state; " + (
         "planned maintenance out of both" if planned == "out" else "planned maintenance counts as not usable"
@@ -156,9 +157,8 @@ def job_starts(
     No paper gives the formula. Launch failures were 21.3 % of all failures of the L4 study, which counts them apart.
     """
     begin, stop = instant(since), instant(until)
-    _known(by, DIMENSIONS)
+    known(by, DIMENSIONS)
     counted, notes = decided_starts(_within(jobs, "started", begin, stop))
-    definition = "jobs with a first step / jobs given an allocation in the window"
     units, more = units_of_jobs(counted, good=counted["first_step"].notna(), time="started", weight=weight, by=by)
     base = Figure(
         "job-start success",
@@ -166,7 +166,7 @@ def job_starts(
         None,
         0.0,
         "jobs" if weight == "jobs" else "GPUs of jobs",
-        definition=definition,
+        definition=STARTED,
         since=begin / 1e6,
         until=stop / 1e6,
         notes=(*notes, *more),
@@ -177,30 +177,46 @@ def job_starts(
 
 def decided_starts(given: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Return those jobs of which it is known whether they reached a first step, and notes on the others."""
+    given = given[micros(given["started"]) != NEVER]
+    decided, notes = known_starts(given["first_step"].notna().to_numpy(dtype=bool), given["state"], given["source"])
+    return given[decided], notes
+
+
+def known_starts(told: Any, states: pd.Series[Any], sources: pd.Series[Any], number: Any = None) -> tuple[Any, tuple[str, ...]]:
+    """
+    Return of which jobs it is known whether they reached a first step, and notes on the others.
+
+    Parameters
+    ----------
+    told : ndarray of bool
+        Whether a first step is known.
+    states, sources : pandas.Series
+        How the jobs stand, and who told of them.
+    number : ndarray of int, optional
+        How many jobs each row stands for; default one.
+    """
     import numpy as np
 
-    given = given[micros(given["started"]) != NEVER]
-    told = given["first_step"].notna().to_numpy(dtype=bool)
-    state = given["state"]
-    done = (state == "completed").fillna(False).to_numpy(dtype=bool)
-    over = state.isin(["completed", "failed", "timeout", "cancelled", "preempted"]).to_numpy(dtype=bool)
-    sources = given["source"].astype("object").fillna("").to_numpy()
-    reliable = np.zeros(len(given), dtype=bool)
-    for name in set(sources):
-        own = sources == name
-        finished = own & done
-        if (own & told).any() and (not finished.any() or told[finished].mean() >= TELLS_STARTS):
+    number = np.ones(len(told), dtype=np.int64) if number is None else number
+    done = (states == "completed").fillna(False).to_numpy(dtype=bool)
+    over = states.isin(["completed", "failed", "timeout", "cancelled", "preempted"]).to_numpy(dtype=bool)
+    named = sources.astype("object").fillna("").to_numpy()
+    reliable = np.zeros(len(told), dtype=bool)
+    for name in set(named):
+        own = named == name
+        finished = int(number[own & done].sum())
+        if (own & told).any() and (not finished or int(number[own & done & told].sum()) / finished >= TELLS_STARTS):
             reliable |= own
     silent = ~told & ~reliable
     undecided = ~told & ~over & ~silent
     # a person or the scheduler took it away before it could: nothing failed
-    taken = ~told & state.isin(["cancelled", "preempted"]).to_numpy(dtype=bool) & ~silent
-    notes = _notes(
-        (int(silent.sum()), "jobs left out: their source does not tell first steps"),
-        (int(undecided.sum()), "jobs left out: running, no step yet"),
-        (int(taken.sum()), "jobs left out: cancelled or preempted before a step"),
+    taken = ~told & states.isin(["cancelled", "preempted"]).to_numpy(dtype=bool) & ~silent
+    notes = left_out(
+        (int(number[silent].sum()), "jobs left out: their source does not tell first steps"),
+        (int(number[undecided].sum()), "jobs left out: running, no step yet"),
+        (int(number[taken].sum()), "jobs left out: cancelled or preempted before a step"),
     )
-    return given[~silent & ~undecided & ~taken], notes
+    return ~silent & ~undecided & ~taken, notes
 
 
 def job_success(
@@ -251,16 +267,16 @@ def job_success(
         If a dimension is unknown.
     """
     begin, stop = instant(since), instant(until)
-    _known(by, DIMENSIONS)
+    known(by, DIMENSIONS)
     ended = _within(jobs, "ended", begin, stop)
     inside = ended[ended["state"].isin(list(counted))]
     outside = ended.loc[~ended["state"].isin(list(counted)), "state"].astype("object").fillna("no state told")
-    notes = _notes(
+    notes = left_out(
         *((int(number), f"jobs left out: {state}") for state, number in sorted(outside.value_counts().items())),
         (_undecided(jobs, begin, stop), "jobs undecided: running or waiting"),
     )
     bad = inside["state"] != "completed"
-    cause = _cause(inside["cause"])
+    cause = one_of_causes(inside["cause"])
     if infra:
         unsure = int((bad & (cause == "unknown")).sum())
         if unsure:
@@ -270,7 +286,7 @@ def job_success(
             )
         bad &= cause.isin(INFRA)
     units, more = units_of_jobs(inside, good=~bad, time="ended", weight=weight, by=by, cluster=clustered_by)
-    definition = _success_definition(infra, counted)
+    definition = success_definition(infra, counted)
     name = "infrastructure job success" if infra else "job success"
     unit = "jobs" if weight == "jobs" else "GPU-hours of jobs"
     if weight == "gpu-time":
@@ -292,74 +308,8 @@ def job_success(
     return shares(units, base, by, scale=1.0 if weight == "jobs" else _HOUR, counts=plain, clusters=what, causes=causes)
 
 
-def success_of_counts(
-    totals: Iterable[Mapping[str, Any]],
-    *,
-    since: float,
-    until: float,
-    by: Sequence[str] = (),
-    infra: bool = False,
-    counted: Sequence[str] = COUNTED,
-    causes: bool = False,
-    level: float = 0.95,
-) -> list[Figure]:
-    """
-    Return what `job_success` returns, from the ledger's weekly counts instead of its rows: as fast for ten million jobs as for ten.
-
-    Parameters
-    ----------
-    totals : iterable of mapping
-        ``Ledger.totals(("week", "cluster", "cause", "state"), since=…, until=…)``: `week` in seconds, `cluster`, `cause`, `state`, `count`.
-    since, until : float
-        Window of those weeks, seconds since the epoch. Only whole weeks are counted.
-    by : sequence of str
-        ``week`` and ``cluster``.
-    infra, counted, causes, level
-        As in `job_success`.
-
-    Returns
-    -------
-    list of Figure
-    """
-    import pandas as pd
-
-    _known(by, ("week", "cluster"))
-    rows = [dict(row) for row in totals if row.get("week") is not None]
-    left: dict[str, int] = {}
-    for row in rows:
-        if row["state"] not in counted:
-            name = row["state"] or "no state told"
-            left[name] = left.get(name, 0) + int(row["count"])
-    rows = [row for row in rows if row["state"] in counted]
-    notes = (*_notes(*((number, f"jobs left out: {state}") for state, number in sorted(left.items()))), "whole weeks only")
-    frame = pd.DataFrame(rows, columns=["week", "cluster", "cause", "state", "count"])
-    frame["cause"] = _cause(frame["cause"])
-    frame["all"] = frame["count"].astype("int64")
-    good = frame["state"] == "completed"
-    if infra:
-        good |= ~frame["cause"].isin(INFRA)
-        if unsure := int(frame.loc[(frame["state"] != "completed") & (frame["cause"] == "unknown"), "all"].sum()):
-            notes += (f"{unsure} failures of unknown cause are not counted as infrastructure's",)
-    frame["good"] = frame["all"].where(good, 0)
-    frame["_unit"] = 0
-    frame["week"] = week_names(week_of((frame["week"].to_numpy(dtype=float) * 1e6).astype("int64")))
-    frame["cluster"] = frame["cluster"].where(frame["cluster"] != "", NOT_TOLD)
-    base = Figure(
-        "infrastructure job success" if infra else "job success",
-        None,
-        None,
-        0.0,
-        "jobs",
-        definition=_success_definition(infra, counted),
-        since=since,
-        until=until,
-        notes=notes,
-        level=level,
-    )
-    return shares(frame, base, by, counts=True, causes=causes)
-
-
-def _success_definition(infra: bool, counted: Sequence[str]) -> str:
+def success_definition(infra: bool, counted: Sequence[str]) -> str:
+    """Return in words what job success divides by what."""
     good = "jobs that no hardware, driver or platform failed" if infra else "completed jobs"
     return f"{good} / jobs that ended {', '.join(counted)}"
 
@@ -404,7 +354,7 @@ def units_of_jobs(
         number = frame["gpus"].astype("int64").to_numpy()
         weights = number if weight == "gpus" else number * span
     units = pd.DataFrame({"all": weights, "good": np.where(frame["_good"], weights, 0)}, index=frame.index)
-    units["cause"] = _cause(frame["cause"])
+    units["cause"] = one_of_causes(frame["cause"])
     units["_unit"] = frame[cluster].astype("object").fillna(NOT_TOLD) if cluster else np.arange(len(frame))
     for name in by:
         if name == "week":
@@ -430,7 +380,7 @@ def _stretches(states: pd.DataFrame, since: int, until: int) -> pd.DataFrame:
     end = np.minimum(np.where(end == NEVER, last, end), following)
     begin, end = np.maximum(begin, since), np.minimum(end, until)
     length = (end - begin).clip(0)
-    found: pd.DataFrame = frame.assign(begin=begin, end=end, all=length, cause=_cause(frame["cause"])).loc[length > 0]
+    found: pd.DataFrame = frame.assign(begin=begin, end=end, all=length, cause=one_of_causes(frame["cause"])).loc[length > 0]
     return found
 
 
@@ -465,16 +415,19 @@ def _undecided(jobs: pd.DataFrame, since: int, until: int) -> int:
     return int(((known != NEVER) & (known < until) & (((ended == NEVER) & waiting) | (ended >= until))).sum())
 
 
-def _cause(causes: pd.Series[Any]) -> pd.Series[Any]:
+def one_of_causes(causes: pd.Series[Any]) -> pd.Series[Any]:
+    """Return causes as `CAUSES` names them; what is none of them is unknown."""
     plain = causes.astype("object")
     return plain.where(plain.isin(CAUSES), "unknown")
 
 
-def _notes(*counted: tuple[int, str]) -> tuple[str, ...]:
+def left_out(*counted: tuple[int, str]) -> tuple[str, ...]:
+    """Return a note of each number of jobs that is not 0."""
     return tuple(f"{number} {text}" for number, text in counted if number)
 
 
-def _known(by: Sequence[str], allowed: Sequence[str]) -> None:
+def known(by: Sequence[str], allowed: Sequence[str]) -> None:
+    """Refuse a dimension that an objective does not have."""
     if wrong := [name for name in by if name not in allowed]:
         raise ValueError(f"{', '.join(wrong)}: no dimension of this objective; it has {', '.join(allowed)}")
 

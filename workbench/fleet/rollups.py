@@ -1,5 +1,5 @@
 """
-Turn each write of a job or an attempt into the change of its weekly count, inside SQLite and the same transaction.
+Turn each write of a job or an attempt into the change of its weekly counts, inside SQLite and the same transaction.
 
 Triggers keep the counts, so they are right whoever writes, corrects or deletes a row, also by hand. All sums are whole numbers
 (GPU-milliseconds), so no order of writes can make them differ from a count of everything by a rounding error.
@@ -8,12 +8,26 @@ Triggers keep the counts, so they are right whoever writes, corrects or deletes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import sqlite3
 
-__all__ = ["EFFECTIVE", "OPEN", "ROLLUPS", "bulk", "complete", "lacking", "query", "recount", "WEEK", "week_of", "week_start"]
+__all__ = [
+    "EFFECTIVE",
+    "OPEN",
+    "ROLLUPS",
+    "bulk",
+    "complete",
+    "kept",
+    "lacking",
+    "query",
+    "recount",
+    "WEEK",
+    "week_of",
+    "week_start",
+]
 
 OPEN = -1  # the week of what has not ended
 # a cause belongs to an end that needs one: a job that goes on or succeeded has none, and one that failed without a word has an unknown one
@@ -27,10 +41,64 @@ _MONDAY = 259200  # the epoch was a Thursday: three days after a Monday
 # one row: whether a bulk of rows is taken in that is counted as a whole, not row by row. It is set and taken back within one transaction, so
 # nobody else ever sees it set
 _BULK = "CREATE TABLE rollup_bulk (bulk INTEGER NOT NULL)"
-# name → table that it counts
-ROLLUPS = {"jobs_weekly": "jobs", "attempts_weekly": "attempts"}
-KEYS = ("week", "cluster", "cause", "state")
-SUMS = ("count", "ended", "gpu_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Rollup:
+    """
+    A weekly count.
+
+    Attributes
+    ----------
+    table : str
+        Whose rows it counts.
+    when : str
+        The SQL of which of them; empty for all. ``{0}`` is the row.
+    keys, sums : dict of str to str
+        What it counts by, and what it adds up: column → SQL. Keys are texts but for those of `numbers`.
+    watched : tuple of str
+        Columns of the table whose change changes the count.
+    """
+
+    table: str
+    when: str
+    keys: Mapping[str, str]
+    sums: Mapping[str, str]
+    watched: tuple[str, ...]
+
+
+_NUMBERS = ("week", "told")  # keys that are whole numbers
+
+
+def _week(column: str) -> str:
+    return f"CASE WHEN {{0}}{column} IS NULL THEN {OPEN} ELSE CAST(({{0}}{column} + {_MONDAY}) / {WEEK} AS INTEGER) END"
+
+
+_BY = {"cluster": "{0}cluster", "cause": f"coalesce({EFFECTIVE}, '')", "state": "coalesce({0}state, '')"}
+_ENDED = {
+    "keys": {"week": _week("ended"), **_BY},
+    "sums": {
+        "count": "1",
+        # of how many the GPU time is known
+        "ended": "{0}ended IS NOT NULL AND {0}started IS NOT NULL AND {0}gpus IS NOT NULL",
+        "gpu_ms": "coalesce(CAST(round(max({0}gpus * ({0}ended - {0}started) * 1000, 0)) AS INTEGER), 0)",
+    },
+    "watched": ("cluster", "state", "cause", "started", "ended", "gpus"),
+}
+ROLLUPS = {
+    "jobs_weekly": Rollup("jobs", "", **_ENDED),
+    "attempts_weekly": Rollup("attempts", "", **_ENDED),
+    # whether jobs reached a first step, by the week in which they were given nodes; who told, since not all who tell of jobs tell of steps
+    "starts_weekly": Rollup(
+        "jobs",
+        "{0}started IS NOT NULL",
+        {"week": _week("started"), **_BY, "source": "coalesce({0}source, '')", "told": "({0}first_step IS NOT NULL)"},
+        {"count": "1"},
+        ("cluster", "state", "cause", "started", "first_step", "source"),
+    ),
+}
+KEYS = tuple(_ENDED["keys"])
+SUMS = tuple(_ENDED["sums"])
 
 
 def week_start(week: int) -> float:
@@ -43,46 +111,49 @@ def week_of(moment: float) -> float:
     return week_start(int((moment + _MONDAY) // WEEK))
 
 
-def _cells(row: str) -> tuple[str, ...]:
+def _cells(name: str, row: str) -> tuple[str, ...]:
     """Return the SQL of keys and sums of one row of the counted table (`row`: ``NEW.``, ``OLD.`` or nothing)."""
-    held = f"{row}gpus * ({row}ended - {row}started) * 1000"
-    return (
-        f"CASE WHEN {row}ended IS NULL THEN {OPEN} ELSE CAST(({row}ended + {_MONDAY}) / {WEEK} AS INTEGER) END",
-        f"{row}cluster",
-        f"coalesce({EFFECTIVE.format(row)}, '')",
-        f"coalesce({row}state, '')",
-        "1",
-        f"{row}ended IS NOT NULL AND {row}started IS NOT NULL AND {row}gpus IS NOT NULL",  # of how many the GPU time is known
-        f"coalesce(CAST(round(max({held}, 0)) AS INTEGER), 0)",
-    )
+    made = ROLLUPS[name]
+    return tuple(cell.format(row) for cell in (*made.keys.values(), *made.sums.values()))
 
 
 def _ddl(name: str) -> str:
-    return (
-        f"CREATE TABLE {name} (week INTEGER NOT NULL, cluster TEXT NOT NULL, cause TEXT NOT NULL, state TEXT NOT NULL,"
-        " count INTEGER NOT NULL, ended INTEGER NOT NULL, gpu_ms INTEGER NOT NULL, PRIMARY KEY (week, cluster, cause, state)) WITHOUT ROWID"
-    )
+    made = ROLLUPS[name]
+    columns = [f"{key} {'INTEGER' if key in _NUMBERS else 'TEXT'} NOT NULL" for key in made.keys]
+    columns += [f"{one} INTEGER NOT NULL" for one in made.sums]
+    return f"CREATE TABLE {name} ({', '.join(columns)}, PRIMARY KEY ({', '.join(made.keys)})) WITHOUT ROWID"
+
+
+def _where(name: str, row: str) -> str:
+    when = ROLLUPS[name].when
+    return f" WHERE {when.format(row)}" if when else ""
 
 
 def _add(name: str, row: str, sign: str) -> str:
-    cells = _cells(row)
-    values = [*cells[:4], *(f"{sign}({cell})" for cell in cells[4:])]
-    sums = ", ".join(f"{one} = {one} + excluded.{one}" for one in SUMS)
-    return f"INSERT INTO {name} VALUES ({', '.join(values)}) ON CONFLICT ({', '.join(KEYS)}) DO UPDATE SET {sums};"
+    made, cells = ROLLUPS[name], _cells(name, row)
+    some = len(made.keys)
+    values = [*cells[:some], *(f"{sign}({cell})" for cell in cells[some:])]
+    sums = ", ".join(f"{one} = {one} + excluded.{one}" for one in made.sums)
+    # without WHERE, SQLite takes ON for a join's
+    where = _where(name, row) or " WHERE true"
+    return f"INSERT INTO {name} SELECT {', '.join(values)}{where} ON CONFLICT ({', '.join(made.keys)}) DO UPDATE SET {sums};"
 
 
 def _drop(name: str, row: str) -> str:
     """Take a row away again; a count of nothing is no row, so that it equals a count of everything."""
-    keys = " AND ".join(f"{key} = {cell}" for key, cell in zip(KEYS, _cells(row), strict=False))
+    keys = " AND ".join(f"{key} = {cell}" for key, cell in zip(ROLLUPS[name].keys, _cells(name, row), strict=False))
     return f"{_add(name, row, '-')} DELETE FROM {name} WHERE {keys} AND count = 0;"
 
 
-def _triggers(name: str, table: str) -> dict[str, str]:
-    watched = "cluster, state, cause, started, ended, gpus"
+def _triggers(name: str) -> dict[str, str]:
+    made = ROLLUPS[name]
     return {
-        f"{name}_insert": f"AFTER INSERT ON {table} WHEN NOT (SELECT bulk FROM rollup_bulk) BEGIN {_add(name, 'NEW.', '')} END",
-        f"{name}_update": f"AFTER UPDATE OF {watched} ON {table} BEGIN {_drop(name, 'OLD.')} {_add(name, 'NEW.', '')} END",
-        f"{name}_delete": f"AFTER DELETE ON {table} BEGIN {_drop(name, 'OLD.')} END",
+        f"{name}_insert": f"AFTER INSERT ON {made.table} WHEN NOT (SELECT bulk FROM rollup_bulk) BEGIN {_add(name, 'NEW.', '')} END",
+        f"{name}_update": (
+            f"AFTER UPDATE OF {', '.join(made.watched)} ON {made.table} WHEN"
+            f" {' OR '.join(f'OLD.{one} IS NOT NEW.{one}' for one in made.watched)} BEGIN {_drop(name, 'OLD.')} {_add(name, 'NEW.', '')} END"
+        ),
+        f"{name}_delete": f"AFTER DELETE ON {made.table} BEGIN {_drop(name, 'OLD.')} END",
     }
 
 
@@ -97,10 +168,10 @@ def lacking(connection: sqlite3.Connection) -> bool:
     there = _there(connection)
     if "rollup_bulk" not in there:
         return True
-    for name, table in ROLLUPS.items():
+    for name in ROLLUPS:
         if there.get(name) != _ddl(name):
             return True
-        if any(there.get(trigger) != f"CREATE TRIGGER {trigger} {body}" for trigger, body in _triggers(name, table).items()):
+        if any(there.get(trigger) != f"CREATE TRIGGER {trigger} {body}" for trigger, body in _triggers(name).items()):
             return True
     return False
 
@@ -113,22 +184,24 @@ def complete(connection: sqlite3.Connection) -> list[str]:
     connection.execute("DROP TABLE IF EXISTS rollup_bulk")
     connection.execute(_BULK)
     connection.execute("INSERT INTO rollup_bulk VALUES (0)")
-    for name, table in ROLLUPS.items():
+    for name, made in ROLLUPS.items():
         connection.execute(f"DROP TABLE IF EXISTS {name}")
         connection.execute(_ddl(name))
-        connection.execute(f"INSERT INTO {name} {_count(table)}")
-        for trigger, body in _triggers(name, table).items():
+        connection.execute(f"INSERT INTO {name} {_count(name, made.table)}")
+        for trigger, body in _triggers(name).items():
             connection.execute(f"DROP TRIGGER IF EXISTS {trigger}")
             connection.execute(f"CREATE TRIGGER {trigger} {body}")
         done.append(name)
     return done
 
 
-def _count(table: str) -> str:
-    cells = _cells("")
+def _count(name: str, table: str) -> str:
+    made, cells = ROLLUPS[name], _cells(name, "")
+    some = len(made.keys)
     return (
-        f"SELECT {', '.join(f'{cell} AS {key}' for cell, key in zip(cells, KEYS, strict=False))},"
-        f" {', '.join(f'sum({cell})' for cell in cells[4:])} FROM {table} GROUP BY 1, 2, 3, 4"
+        f"SELECT {', '.join(f'{cell} AS {key}' for cell, key in zip(cells, made.keys, strict=False))},"
+        f" {', '.join(f'sum({cell}) AS {one}' for cell, one in zip(cells[some:], made.sums, strict=True))} FROM {table}{_where(name, '')}"
+        f" GROUP BY {', '.join(str(one + 1) for one in range(some))}"
     )
 
 
@@ -144,36 +217,50 @@ def bulk(connection: sqlite3.Connection, table: str, source: str, take: str) -> 
     take : str
         The statement that takes them in.
     """
-    name = next((name for name, counted in ROLLUPS.items() if counted == table), None)
-    if name is None:
+    names = [name for name, made in ROLLUPS.items() if made.table == table]
+    if not names:
         return connection.execute(take).rowcount
     connection.execute("UPDATE rollup_bulk SET bulk = 1")
     taken = connection.execute(take).rowcount
-    sums = ", ".join(f"{one} = {name}.{one} + excluded.{one}" for one in SUMS)
-    connection.execute(
-        # without WHERE, SQLite takes ON for a join's
-        f"INSERT INTO {name} SELECT * FROM ({_count(source)}) WHERE true ON CONFLICT ({', '.join(KEYS)}) DO UPDATE SET {sums}"
-    )
+    for name in names:
+        made = ROLLUPS[name]
+        sums = ", ".join(f"{one} = {name}.{one} + excluded.{one}" for one in made.sums)
+        connection.execute(
+            # without WHERE, SQLite takes ON for a join's
+            f"INSERT INTO {name} SELECT * FROM ({_count(name, source)}) WHERE true ON CONFLICT ({', '.join(made.keys)}) DO UPDATE SET {sums}"
+        )
     connection.execute("UPDATE rollup_bulk SET bulk = 0")
     return taken
 
 
+def _ordered(name: str) -> str:
+    return f"ORDER BY {', '.join(str(one + 1) for one in range(len(ROLLUPS[name].keys)))}"
+
+
+def kept(connection: sqlite3.Connection, name: str) -> list[tuple[Any, ...]]:
+    """Return what a rollup holds."""
+    return [tuple(row) for row in connection.execute(f"SELECT * FROM {name} {_ordered(name)}")]
+
+
 def recount(connection: sqlite3.Connection, name: str) -> list[tuple[Any, ...]]:
     """Return what a rollup should hold, from a count of everything."""
-    return [tuple(row) for row in connection.execute(f"{_count(ROLLUPS[name])} ORDER BY 1, 2, 3, 4")]
+    return [tuple(row) for row in connection.execute(f"{_count(name, ROLLUPS[name].table)} {_ordered(name)}")]
 
 
 def query(
-    name: str, by: Sequence[str], *, since: float | None, until: float | None, where: Mapping[str, Any]
+    name: str, by: Sequence[str], *, since: float | None, until: float | None, where: Mapping[str, Any], there: bool = True
 ) -> tuple[str, list[Any]]:
     """
-    Return the statement and the values that sum a rollup by some of its keys.
+    Return the statement and the values that sum a rollup by some of its keys; one that is not `there` is counted from its rows.
 
     A week counts when it begins in [since, until); what has not ended counts only when neither is given.
     """
+    made = ROLLUPS.get(name)
+    if made is None:
+        raise ValueError(f"{name} is none of {', '.join(ROLLUPS)}")
     for key in (*by, *where):
-        if key not in KEYS:
-            raise ValueError(f"{key} is none of {', '.join(KEYS)}")
+        if key not in made.keys:
+            raise ValueError(f"{key} is none of {', '.join(made.keys)}")
     tests, values = list[str](), list[Any]()
     if since is not None:
         tests.append("week >= ?")
@@ -185,8 +272,9 @@ def query(
         some = [value] if isinstance(value, str | int) else list(value)
         tests.append(f"{key} IN ({', '.join('?' * len(some))})")
         values += some
-    columns = ", ".join([*by, *(f"sum({one})" for one in SUMS)])
-    text = f"SELECT {columns} FROM {name}" + (f" WHERE {' AND '.join(tests)}" if tests else "")
+    columns = ", ".join([*by, *(f"sum({one})" for one in made.sums)])
+    source = name if there else f"({_count(name, made.table)})"
+    text = f"SELECT {columns} FROM {source}" + (f" WHERE {' AND '.join(tests)}" if tests else "")
     if by:
         text += f" GROUP BY {', '.join(by)} ORDER BY {', '.join(by)}"
     return text, values

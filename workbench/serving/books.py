@@ -93,11 +93,11 @@ class Books(Looking):
         Raises
         ------
         NoLedger
-            There is none.
+            There is none. Game days need none.
         WorkbenchError
             It cannot be read.
         """
-        from workbench.views.account_tabs import sheet
+        from workbench.views.account_tabs import sheet, without_ledger
 
         key = (wish, *self._now())
         if (there := _take(self._lock, self._sheets, key)) is not None:
@@ -105,8 +105,14 @@ class Books(Looking):
         with self._alone(("sheet", *key)):
             if (there := _take(self._lock, self._sheets, key)) is not None:
                 return there
-            account, notes = self._account(wish)
-            made = sheet(account, wish, game_days(self._gamedays) if wish.tab == "gameday" else (), notes)
+            days = game_days(self._gamedays) if wish.tab == "gameday" else ()
+            try:
+                account, notes = self._account(wish)
+                made = sheet(account, wish, days, notes)
+            except NoLedger:
+                if wish.tab != "gameday":
+                    raise
+                made = without_ledger(wish, days, self._clock())
             _keep(self._lock, self._sheets, key, made, SHEETS)
             return made
 

@@ -13,9 +13,19 @@ from workbench.catalog import table
 from workbench.simulation.evidence import Failure, write_incident
 from workbench.simulation.metrics import exposition, samples
 
-__all__ = ["KINDS", "Dirt", "draw_dirt", "write_evidence"]
+__all__ = ["KINDS", "WORDS", "Dirt", "draw_dirt", "write_evidence"]
 
-KINDS = ("clock_skew", "no_metrics", "no_kernel", "foreign_xid", "second_fault", "truncated")
+# kind of dirt → what is wrong with the evidence, for people
+WORDS = {
+    "clean": "nothing",
+    "clock_skew": "clocks of some nodes are off",
+    "no_metrics": "no GPU metrics",
+    "no_kernel": "no kernel logs",
+    "foreign_xid": "an innocent node shows an Xid",
+    "second_fault": "a second fault seconds later",
+    "truncated": "some logs are cut",
+}
+KINDS = tuple(kind for kind in WORDS if kind != "clean")
 _TOUCHED = 0.34  # of a job's nodes, those whose clock is off or whose log is cut; one at least
 _WITHIN = 15.0  # seconds within which the second fault comes
 _METRIC_NODES = 8  # nodes whose metrics are kept: a collection fetches those of the suspects

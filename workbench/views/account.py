@@ -213,7 +213,8 @@ class AccountView(pn.viewable.Viewer):
         hint = str(getattr(error, "hint", "")) if known else "It is a defect of the workbench: the server's log has more."
         if isinstance(error, NoLedger):
             self._sheet = None
-            self._only("no_ledger", where=self._where, trouble=said, hint=hint)
+            days = self._link("", False, tab="gameday")
+            self._only("no_ledger", where=self._where, trouble=said, hint=hint, days=days)
         elif self._sheet is not None and self._sheet.wish == self.wish:
             self._trouble = (said, hint)
             self._show_top()
@@ -261,12 +262,14 @@ class AccountView(pn.viewable.Viewer):
         self._show_top()
         self._offer(seen)
         self._chips.html = render("account.j2", "chips", rows=self._rows(seen))
-        if seen.empty:
+        alone = seen.empty and seen.wish.tab == "gameday"  # played, whatever the ledger tells
+        if seen.empty and not alone:
             first, last = seen.weeks
             every = self._link("", False)
             if first is not None and last is not None:
                 every = self._link("", False, window=span_written(first, last + WEEK), cluster=None)
-            words = {"first": first, "last": last, "cluster": self.wish.cluster, "all": every}
+            days = self._link("", False, tab="gameday")
+            words = {"first": first, "last": last, "cluster": self.wish.cluster, "all": every, "days": days}
             self._tiles.html = self._nav.html = ""
             self._notes.html = render("account.j2", "nothing", **words)
             self._body[:] = []
@@ -276,8 +279,8 @@ class AccountView(pn.viewable.Viewer):
             self._nav.html = render("account.j2", "tabs", items=items)
             self._notes.html = render("account.j2", "notes", rows=seen.notes)
             self._body[:] = [*self._figures(seen), *(item for part in seen.tables for item in self._table(part))]
-        self._tiles.visible = self._nav.visible = not seen.empty
-        self._notes.visible = bool(seen.empty or seen.notes)
+        self._tiles.visible, self._nav.visible = not seen.empty, not seen.empty or alone
+        self._notes.visible = bool(seen.notes) or (seen.empty and not alone)
         if list(self._stage) != self._parts:
             self._stage[:] = self._parts
 

@@ -11,6 +11,7 @@ import pandas as pd
 from workbench.fleet.account import Account
 from workbench.fleet.ettr import MEANS, Ettr
 from workbench.fleet.gamedays import SCHEMAS, GameDay
+from workbench.simulation.dirt import WORDS
 from workbench.views.account_model import Part, Wish, percent
 
 __all__ = ["budgets", "chosen", "ettr", "game_day"]
@@ -164,7 +165,7 @@ def chosen(days: Sequence[GameDay], wish: Wish) -> GameDay | None:
     return next((one for one in days if wish.day in (None, one.name)), None)
 
 
-def game_day(account: Account, wish: Wish, days: Sequence[GameDay]) -> tuple[Sequence[Part], dict[str, Any], Sequence[str]]:
+def game_day(wish: Wish, days: Sequence[GameDay]) -> tuple[Sequence[Part], dict[str, Any], Sequence[str]]:
     """Return the score card that is wanted, its rounds as a table, and which others there are."""
     one = chosen(days, wish)
     drawn: dict[str, Any] = {
@@ -218,13 +219,14 @@ def game_day(account: Account, wish: Wish, days: Sequence[GameDay]) -> tuple[Seq
         note=_TIMES[one.card["schema"] == SCHEMAS[1]],
         empty="No round was played.",
     )
-    return (part,), drawn, notes
+    return (part, *_dirty(one.card["rounds"])), drawn, notes
 
 
 _TIMES = (
     "known: seconds after the fault, simulated by the spec's time to notice; judged: seconds that it took, measured",
     "on real servers, measured; known: seconds from the first sign until the watch had it; judged: from there to the first verdict",
 )
+_NO_WORD = ("unknown", "none", "nothing")
 _ASKED = {"cause_right": "cause", "node_right": "node", "rank_right": "rank", "retry_right": "retry", "plan_right": "plan"}
 
 
@@ -242,6 +244,32 @@ def _round(row: Mapping[str, Any]) -> dict[str, Any]:
         "ranks": row.get("ranks"),
         "actions": ", ".join(dict.fromkeys(map(str, row.get("actions") or ()))) or None,
     }
+
+
+def _dirty(rounds: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
+    """Sum the rounds by what was wrong with their evidence; none where nothing was."""
+    if not any(one.get("dirt") for one in rounds):
+        return ()
+    asked = {key: word for key, word in _ASKED.items() if any(key in one for one in rounds)}
+    rows = []
+    for kind, words in WORDS.items():
+        some = [one for one in rounds if (kind in (one.get("dirt") or ()) if kind != "clean" else not one.get("dirt"))]
+        if some:
+            row: dict[str, Any] = {"kind": words, "rounds": len(some)}
+            row |= {word: sum(bool(one.get(key)) for one in some) for key, word in asked.items()}
+            row["unknown"] = sum(one.get("said") in _NO_WORD for one in some)
+            row["innocent"] = sum(bool(one.get("innocent")) for one in some)
+            rows.append(row)
+    heads = {"kind": "wrong with the evidence", "rounds": "rounds", **{word: f"{word} right" for word in asked.values()}}
+    heads |= {"unknown": "said unknown", "innocent": "innocent blamed"}
+    frame = pd.DataFrame(rows, columns=list(heads))
+    widths = {name: 260 if name == "kind" else 130 for name in heads}
+    return (
+        Part(
+            "gameday-dirt", "By what is wrong with the evidence", frame, frame, heads, widths, noun="row",
+            note="rounds of each; one with two troubles counts for both", empty="No round was played.",
+        ),
+    )  # fmt: skip
 
 
 def _when(seconds: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.fleet.account import Account
+from workbench.fleet.account import Account, span_of
 from workbench.fleet.budgets import Objective, budget
 from workbench.fleet.figures import Figure, figures_frame
 from workbench.fleet.gamedays import GameDay
@@ -18,7 +18,7 @@ from workbench.views.account_model import GROUPS, LOSS, Part, Sheet, Wish, headl
 from workbench.views.account_parts import budgets, ettr, game_day
 from workbench.views.tables import display
 
-__all__ = ["sheet"]
+__all__ = ["sheet", "without_ledger"]
 
 Made = tuple[Sequence[Part], dict[str, Any], Sequence[str]]
 
@@ -35,11 +35,27 @@ def sheet(account: Account, wish: Wish, days: Sequence[GameDay] = (), notes: Seq
         account.many,
         account.empty,
     )
+    if wish.tab == "gameday":
+        bare = _with_game_days(bare, days, notes)
     if account.empty:
         return bare
-    tables, drawn, more = game_day(account, wish, days) if wish.tab == "gameday" else _MAKERS[wish.tab](account, wish)
-    said = tuple(dict.fromkeys((*notes, *more)))
-    return replace(bare, tiles=tuple(headline(account)), tables=tuple(tables), drawn=drawn, notes=said)
+    bare = replace(bare, tiles=tuple(headline(account)))
+    if wish.tab == "gameday":
+        return bare
+    tables, drawn, more = _MAKERS[wish.tab](account, wish)
+    return replace(bare, tables=tuple(tables), drawn=drawn, notes=tuple(dict.fromkeys((*notes, *more))))
+
+
+def without_ledger(wish: Wish, days: Sequence[GameDay], now: float) -> Sheet:
+    """Return the game days that were played where there is no ledger: they need none."""
+    since, until = span_of(wish.window, now)
+    return _with_game_days(Sheet(wish, since, until, now, (), (None, None), 0, True), days, ())
+
+
+def _with_game_days(bare: Sheet, days: Sequence[GameDay], notes: Sequence[str]) -> Sheet:
+    """Return a sheet with the game day that its wish asks for."""
+    tables, drawn, more = game_day(bare.wish, days)
+    return replace(bare, tables=tuple(tables), drawn=drawn, notes=tuple(dict.fromkeys((*notes, *more))))
 
 
 def _objectives(account: Account, wish: Wish) -> Made:
