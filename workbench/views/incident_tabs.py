@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import panel as pn
 from workbench.report import view as words
 from workbench.report.text import plural
 from workbench.views import files
+from workbench.views.fresh import afterwards
 from workbench.views.logpane import LogPane
 from workbench.views.markup import known, render, seconds
 from workbench.views.surface import Surface
@@ -141,12 +142,16 @@ def ranks(view: IncidentView) -> pn.viewable.Viewable:
 
     draw()
     view.param.watch(draw, "rank")
-    table = pn.Column(sizing_mode="stretch_width", margin=0)
-    later(lambda: table.append(_rank_table(view)))()
+    # the map and what it says of the rank are waited for: a browser has them in half the time when nothing else comes with them
+    below = pn.Column(sizing_mode="stretch_width", margin=0, styles={"gap": "14px"})
+
+    def rest() -> None:
+        below[:] = [_grid("minmax(0, 1fr) minmax(0, 1fr)", _logs(view, 560), _metrics(view)), _rank_table(view)]
+
+    afterwards(rest)()
     return pn.Column(
         _grid("minmax(0, 8fr) minmax(320px, 5fr)", _map(view), facts),
-        _grid("minmax(0, 1fr) minmax(0, 1fr)", _logs(view, 560), _metrics(view)),
-        table,
+        below,
         sizing_mode="stretch_width",
         margin=0,
         styles={"gap": "14px"},
@@ -332,9 +337,9 @@ def _metrics(view: IncidentView) -> Any:
             figures[:] = metric_panels(view.case.metrics, **wanted, dark=view.dark)
             box[:] = [figure_pane(figure) for figure in figures]
 
-    later(draw)()
+    afterwards(draw)()
     # a browser needs longer for nine figures than for the facts and the log line, which people wait for
-    view.param.watch(later(draw, 120), ["node", "gpu"])
+    view.param.watch(afterwards(draw, 120), ["node", "gpu"])
     return pn.Column(
         box, Surface(render("incident.j2", "panel_asks", rows=asked), margin=(6, 0, 0, 0)), sizing_mode="stretch_width", margin=0
     )
@@ -342,41 +347,6 @@ def _metrics(view: IncidentView) -> Any:
 
 def _promql(view: IncidentView, field: str) -> bool:
     return bool((view.case.queries.get(field) or {}).get("promql"))
-
-
-def later(draw: Callable[[], None], wait: int = 0) -> Callable[[], None]:
-    """
-    Draw after what is drawn now has been sent, so that the browser shows the light parts of an answer before the heavy ones.
-
-    Parameters
-    ----------
-    draw : callable
-    wait : int
-        Milliseconds; 0 is the next round of the server's loop. Without a server it is drawn at once.
-
-    Returns
-    -------
-    callable
-        Asks for it again; what was asked for and not yet drawn is drawn once.
-    """
-    waiting: list[bool] = []
-
-    def now() -> None:
-        waiting.clear()
-        draw()
-
-    def ask(*_: Any) -> None:
-        document = pn.state.curdoc
-        if document is None or document.session_context is None:
-            draw()
-        elif not waiting:
-            waiting.append(True)
-            if wait:
-                document.add_timeout_callback(now, wait)
-            else:
-                document.add_next_tick_callback(now)
-
-    return ask
 
 
 # logs -------------------------------------------------------------------------------------------------------------------------
