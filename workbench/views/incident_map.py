@@ -83,7 +83,7 @@ def _figure(view: IncidentView, activity: Activity, bins: Any) -> tuple[Any, Cal
     """Return the figure, and what pools its image anew for a range; `bins` are those of steps, None colours by state."""
     from workbench.plots.rank_map import follow_zoom, on_tap, rank_map, rank_map_data
 
-    more = {"events": view.case.events, "dark": view.dark}
+    more: dict[str, Any] = {"events": view.case.events, "dark": view.dark}
     again: Callable[..., dict[str, Any]] = rank_map_data
     if bins is None:
         made = rank_map(activity, view.case.ranks, **more)
