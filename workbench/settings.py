@@ -167,6 +167,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("notify.slack", "secret", "address of a Slack-compatible incoming webhook: `slack_file` names a file that holds it"),
     Setting("notify.webhook", "secret", "address that messages are posted to as JSON: `webhook_file` names a file that holds it"),
+    Setting("notify.states", "flag", "tell those who were told of an incident when somebody sets its state, too", False),
     Setting("notify.token", "secret", "bearer token for that webhook: `token_file` names a file that holds it"),
     Setting("fleet.ledger", "path", "file of the fleet's account", "~/.local/share/workbench/fleet.sqlite"),
     Setting("fleet.cluster", "text", "name of this cluster in the account, where several share one", ""),

@@ -121,6 +121,28 @@ def test_by_clicks_down_to_the_culprits_log_line(tab: Tab) -> None:
     assert tab.locator(".l.here.ev.cause:visible").count() == 1
 
 
+def test_the_map_is_coloured_by_steps_and_a_colleague_sees_the_same(tab: Tab, new_tab: Callable[..., Tab]) -> None:
+    """One click above the map; a click into it still names the rank, and the address holds both."""
+    there = """title => Bokeh.documents.some(one => [...one._all_models.values()].some(
+      model => model.type === 'Figure' && model.title?.text === title && Bokeh.index.find_one_by_id(model.id)))"""
+    tab.open("/incident?id=hang-data-loader&tab=ranks")
+    tab.get_by_text("Copy lines").first.wait_for()
+    tab.locator(".colours a", has_text="Steps behind the median").click()
+    tab.wait_for_function(there, arg="Steps behind the median")
+    tab.wait_for_timeout(800)
+    x, y = tab.evaluate(PLACE, ["Steps behind the median", 5.5, 0.5])
+    tab.mouse.click(x, y)
+    tab.locator(".rank h2", has_text="Rank 5").wait_for()
+    tab.wait_for_function("location.search.includes('colour=steps') && location.search.includes('rank=5')")
+    tab.keep("incident-steps-light-wide")
+
+    other = new_tab(color_scheme="light").open("/incident" + tab.query())
+    other.wait_for_function(there, arg="Steps behind the median")
+    other.locator(".rank h2", has_text="Rank 5").wait_for()
+    other.locator(".colours a", has_text="State").click()
+    other.wait_for_function(there, arg="What each rank did")
+
+
 def test_a_row_of_the_table_chooses_the_rank_by_mouse_and_by_keyboard(tab: Tab) -> None:
     """Click a cell, then go down by arrow and press Enter."""
     tab.open(f"{HERE}&tab=ranks")

@@ -76,6 +76,19 @@ def test_a_theme_in_the_address_holds_for_this_visit_only(new_tab: Callable[...,
     assert tab.evaluate("localStorage.getItem('workbench-theme')") is None
 
 
+def test_who_goes_on_from_a_link_keeps_what_it_named(new_tab: Callable[..., Tab]) -> None:
+    """Tab and filters stay in the address when something else is chosen: what is shared then is still what is seen."""
+    tab = new_tab(color_scheme="light").open("/incident?id=gpu-memory&tab=log")
+    tab.get_by_role("button", name="evidence ›").click()
+    tab.wait_for_function("location.search.includes('line=')")
+    assert "tab=log" in tab.query()
+
+    tab = new_tab(color_scheme="light").open("/fleet?tab=findings&health=critical")
+    tab.locator("a.chip-cause[href*='health=critical']", has_text="hardware").click()
+    tab.wait_for_function("location.search.includes('cause=hardware')")
+    assert {"tab=findings", "health=critical"} <= set(tab.query()[1:].split("&"))
+
+
 def test_clock_and_freshness_are_in_utc(tab: Tab) -> None:
     """Local time on hover."""
     tab.open("/")

@@ -102,6 +102,7 @@ class World:
     found_nodes: tuple[str, ...] = ()  # where sources say that jobs ran
     collections: list[str] = field(default_factory=list)
     step: Callable[[str], None] = lambda _: None
+    states: bool = False  # whether people are told of states, too
     settings: Settings = field(default_factory=lambda: Settings(settle=20.0))
 
     @property
@@ -123,7 +124,9 @@ class World:
     def watch(self) -> Watch:
         """Return a new watch, as after a restart."""
         inbox = self.inbox
-        teller = Teller(inbox, [self.bell], link="https://wb.example", clock=lambda: self.now, step=lambda word: self.step(word))
+        teller = Teller(
+            inbox, [self.bell], link="https://wb.example", states=self.states, clock=lambda: self.now, step=lambda word: self.step(word)
+        )  # fmt: skip
         return Watch(
             inbox, [self.scheduler], self.collect, teller, self.settings,
             clock=lambda: self.now, steady=lambda: self.now, threads=False, step=lambda word: self.step(word),

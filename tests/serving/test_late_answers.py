@@ -8,6 +8,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SERVER = """
 import sys, time, warnings
 from pathlib import Path
+from typing import Any
 from workbench.cli import main
 from workbench.serving.books import Books
 
@@ -42,33 +44,35 @@ sys.exit(main(["serve", "--demo", "--port", "0"]))
 PAGE = {"headers": {}, "cookies": {}, "arguments": {}}  # what a token tells of the request
 
 
+async def _hear(socket: Any, texts: list[str], seconds: float, *words: str) -> str:
+    """Return what is told from now on, until one of the words is in it or the time is over; `texts` keeps all that was ever told."""
+    begin, until = len(texts), time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and not any(word in text for text in texts[begin:] for word in words):
+        try:
+            message = await asyncio.wait_for(socket.read_message(), left)
+        except TimeoutError:
+            break
+        if message is None:
+            break
+        texts.append(message if isinstance(message, str) else "")
+    return "\n".join(texts[begin:])
+
+
 async def _visit(address: str, go: Path) -> tuple[str, str]:
     """Pull the account's page, let the account be read before the page says that it is drawn; return what came before and after that."""
     socket, drawn = await open_page(address, "/account")
     texts: list[str] = []
 
-    async def hear(seconds: float, *words: str) -> str:
-        begin, until = len(texts), time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not any(word in text for text in texts[begin:] for word in words):
-            try:
-                message = await asyncio.wait_for(socket.read_message(), left)
-            except TimeoutError:
-                break
-            if message is None:
-                break
-            texts.append(message if isinstance(message, str) else "")
-        return "\n".join(texts[begin:])
-
     try:
-        document = await hear(60, '{"doc"')
+        document = await _hear(socket, texts, 60, '{"doc"')
         go.touch()
         until = time.monotonic() + 60
         while not go.with_name("read").exists():
             assert time.monotonic() < until, "nobody read the account"
             await asyncio.sleep(0.05)
-        early = document + await hear(2, "nothing has this")
+        early = document + await _hear(socket, texts, 2, "nothing has this")
         await drawn()
-        return early, await hear(60, "job-start success")
+        return early, await _hear(socket, texts, 60, "job-start success")
     finally:
         await close_page(socket)
 
@@ -116,3 +120,31 @@ def test_a_page_whose_session_had_ended_gets_its_style_sheets_from_this_server()
 
     assert "static/extensions/panel/css" in document
     assert "://cdn." not in document
+
+
+async def _ranks(address: str) -> tuple[str, str]:
+    """Return what a page of ranks brings with it, and what it gets when a browser has drawn that."""
+    socket, drawn = await open_page(address, "/incident?id=gpu-memory&tab=ranks")
+    texts: list[str] = []
+    try:
+        document = await _hear(socket, texts, 60, '{"doc"')
+        await drawn()
+        await _hear(socket, texts, 60, "Temperature")
+        return document, "\n".join(texts).removeprefix(document)
+    finally:
+        await close_page(socket)
+
+
+@pytest.mark.live
+def test_the_map_of_ranks_is_sent_alone_and_the_rest_when_it_is_seen() -> None:
+    """Nine figures, a table and a log would hold up what is waited for: they double the time until it is seen."""
+    with Served(("--demo",)) as served, ThreadPoolExecutor(1) as aside:
+        served.filled(1)
+        while served.ask("/api/verdict?id=gpu-memory").status != 200:
+            time.sleep(0.2)
+        first, later = aside.submit(lambda: asyncio.run(_ranks(served.url))).result()
+
+    heavy = ("stopped by", "Temperature", "Copy lines", "Copy the query of")
+    assert "What each rank did" in first
+    assert [word for word in heavy if word in first] == []
+    assert [word for word in heavy if word not in later] == []

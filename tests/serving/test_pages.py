@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -54,6 +55,15 @@ def test_every_page_answers(demo: Served) -> None:
         assert "could not be made" not in body, address
         assert "GPU Reliability Workbench</title>" in body, address
     assert not any("Traceback" in line for line in demo.said), "".join(demo.said)
+
+
+def test_the_first_words_wait_for_no_script(demo: Served) -> None:
+    """Of three megabytes of scripts each is deferred, in a page of any address: a browser shows the verdict while they come."""
+    for address in pages():
+        scripts = re.findall(r"<script[^>]*>", demo.ask(address).body.decode())
+        loaded = [tag for tag in scripts if " src=" in tag]
+        assert any("bokeh.min.js" in tag for tag in loaded)
+        assert [tag for tag in loaded if " defer " not in tag] == []
 
 
 def test_a_page_is_served_by_hand_too(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
+import numpy as np
 import pandas as pd
 import panel as pn
 import pytest
@@ -342,3 +344,49 @@ def test_what_the_map_is_zoomed_to_is_in_the_link_and_shown_from_it(view):
     shown = next(pane.object for pane in other.__panel__().select(pn.pane.Bokeh) if pane.object.select_one({"name": "map"}))
     assert (shown.y_range.start, shown.y_range.end) == (8, 2)
     assert shown.x_range.start == edges[10] * 1e3
+
+
+def stepping():
+    """Two ranks of which one stands still at step 10 while the other goes on to 100."""
+    case = hostile()
+    steps = np.tile(np.linspace(0, 100, 8, dtype="float32"), (2, 1))
+    steps[1] = np.minimum(steps[1], 10)
+    return dataclasses.replace(case, activity=dataclasses.replace(case.activity, steps=steps))
+
+
+def drawn(view) -> object:
+    """The map that the page shows."""
+    return next(
+        pane.object
+        for pane in view.__panel__().select(pn.pane.Bokeh)
+        if getattr(pane.object, "title", None) and pane.object.select_one({"name": "map"})
+    )
+
+
+def test_the_map_is_coloured_by_steps_when_asked_and_the_link_says_so():
+    view = IncidentView(stepping(), state={"tab": "ranks"})
+    assert drawn(view).title.text == "What each rank did"
+    states = drawn(view).select_one({"name": "map"}).data_source.data["image"][0]
+
+    view.rank_range = (1, 1)
+    view.heard("colour=steps")
+    made = drawn(view)
+    assert made.title.text == "Steps behind the median"
+    behind = made.select_one({"name": "map"}).data_source.data["image"][0]
+    assert behind.shape[0] == 1  # what it was zoomed to stays
+    assert behind[0, -1] > behind[0, 0]
+    assert (behind != states[1:]).any()
+    view.rank_range = None
+    assert made.select_one({"name": "map"}).data_source.data["image"][0].shape[0] == 2
+
+    assert view.state()["colour"] == "steps"
+    assert drawn(IncidentView(view.case, state=view.state())).title.text == "Steps behind the median"
+    view.heard("colour=state")
+    assert drawn(view).title.text == "What each rank did"
+    assert "colour" not in view.state()
+
+
+def test_where_no_log_tells_of_steps_the_map_shows_states_and_says_why(view):
+    view.set_state({"tab": "ranks", "colour": "steps"})
+    assert drawn(view).title.text == "What each rank did"
+    assert "no log tells of a training step" in text_of(view.built["ranks"])

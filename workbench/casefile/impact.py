@@ -50,6 +50,7 @@ def job_of(context: Context, verdict: Verdict) -> dict[str, Any]:
             if pod in context.job_pods:
                 job["name"] = job["name"] or facts.get("job")
                 job["namespace"] = job["namespace"] or facts.get("namespace")
+                job["team"] = job["team"] or facts.get("team")
                 job["scheduler"] = job["scheduler"] or "kubernetes"
         if isinstance(pods, dict) and job["gpus"] is None:
             job["gpus"] = sum(int(facts.get("gpus") or 0) for pod, facts in pods.items() if pod in context.job_pods) or None

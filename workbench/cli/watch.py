@@ -149,7 +149,8 @@ def _watch(options: argparse.Namespace, config: Config) -> tuple[Watch, Inbox]:
         deadline=max(60.0, float(config["deadline"])),
     )
     inbox = Inbox(options.inbox or config["inbox.folder"], prices=config["report.prices"])
-    teller = Teller(inbox, ways(options.notify, config), link=config["inbox.link"] or "", clock=time.time)
+    link, states = config["inbox.link"] or "", bool(config["notify.states"])
+    teller = Teller(inbox, ways(options.notify, config), link=link, states=states, clock=time.time)
     return Watch(inbox, _followers(options, config), Collector(config), teller, settings), inbox
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from workbench.catalog import table
 from workbench.errors import SourceError
 from workbench.inbox.sightings import Seen, Sighting
+from workbench.parse.kubernetes_owners import owner_of
 from workbench.parse.kubernetes_pods import pod_identity
 from workbench.parse.kubernetes_reasons import epoch
 from workbench.sources.contract import Deadline
@@ -200,7 +201,7 @@ def signs_of_pod(
     if job is None or not (every or chosen or job[0] not in ("Job", "Pod", "CronJob") or _wants_gpu(spec)):
         return []
     uid, name, space = str(meta.get("uid") or meta.get("name")), str(meta.get("name")), str(meta.get("namespace") or "")
-    labels = meta.get("labels") or {}
+    owner = owner_of(meta)
     node = str(spec.get("nodeName") or "")
     attempt = pod_identity(item)["attempt"]
 
@@ -218,8 +219,8 @@ def signs_of_pod(
             nodes=(node,) if node else (),
             pods=(name,),
             reason=f"pod {name}: {reason}",
-            user=str(labels.get("user") or labels.get("owner") or ""),
-            team=str(labels.get("team") or labels.get("kueue.x-k8s.io/queue-name") or ""),
+            user=owner["user"] or "",
+            team=owner["team"] or "",
         )
 
     found: list[tuple[Sighting, bool]] = []
@@ -315,7 +316,7 @@ def signs_of_job(
     began = epoch(status.get("startTime")) or epoch(meta.get("creationTimestamp"))
 
     def sign(what: str, when: float | None, reason: str, attempt: int | None = None) -> Sighting:
-        labels = meta.get("labels") or {}
+        owner = owner_of(meta)
         return Sighting(
             item=f"kubernetes/{uid}/{what}",
             key=f"kubernetes/{space}/{title}",
@@ -326,8 +327,8 @@ def signs_of_job(
             time=when,
             begin=began,
             reason=f"{row['kind']} {name}: {reason}",
-            user=str(labels.get("user") or labels.get("owner") or ""),
-            team=str(labels.get("team") or labels.get("kueue.x-k8s.io/queue-name") or ""),
+            user=owner["user"] or "",
+            team=owner["team"] or "",
         )
 
     found = []

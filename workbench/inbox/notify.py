@@ -24,7 +24,19 @@ from workbench.report.redact import redact, redact_tree
 from workbench.report.text import clean, clock, iso, percent, plural, shorten
 from workbench.sources.webhook import checked, place
 
-__all__ = ["Note", "Printed", "Slack", "Way", "Webhook", "link_of", "note_of", "signature_of", "slack_payload", "storm_note"]
+__all__ = [
+    "Note",
+    "Printed",
+    "Slack",
+    "Way",
+    "Webhook",
+    "link_of",
+    "note_of",
+    "signature_of",
+    "slack_payload",
+    "state_note",
+    "storm_note",
+]
 
 _SECRET = "put the secret into its path, or set notify.token_file"
 SCHEMA = "workbench.note/1"
@@ -42,7 +54,7 @@ class Note:
     id : str
         That of the entry or the storm.
     kind : str
-        ``incident``, ``changed`` (told before, and cause or culprit is another now) or ``storm``.
+        ``incident``, ``changed`` (told before, and cause or culprit is another now), ``state`` (a person has set it) or ``storm``.
     lines : tuple of str
         Five: what failed; cause, culprit and confidence; who is affected and what it cost; what to do; where to look.
     key : str
@@ -141,6 +153,30 @@ def note_of(
             _where(link, entry.id),
         ),
         key=hashlib.sha256(json.dumps([entry.id, signature_of(entry), bool(entry.problem)]).encode()).hexdigest()[:32],
+        link=link,
+        entry=_public(entry),
+        again=again,
+    )
+
+
+def state_note(entry: Entry, *, link: str = "", again: bool = False) -> Note:
+    """Return the five lines on a state that a person has set: which, who, why, of what, and where to look."""
+    marked = entry.data.get("marked") or {}
+    time = marked.get("time")
+    when = clock(iso(time)) if isinstance(time, (int, float)) else "at a time not known"
+    what = entry.job or next(iter((entry.data.get("failure") or {}).get("nodes") or ()), None) or entry.id
+    first = f"{entry.state.capitalize()}: {what}, by {marked.get('by') or 'somebody'}, {when}"
+    return Note(
+        entry.id,
+        "state",
+        (
+            _line(first + (" (sent again: the first may not have arrived)" if again else "")),
+            _line(f"Why: {marked.get('note') or 'no reason was given'}"),
+            _line(_judged(entry)),
+            _line(_affected(entry)),
+            _where(link, entry.id),
+        ),
+        key=hashlib.sha256(json.dumps([entry.id, "state", entry.state, time]).encode()).hexdigest()[:32],
         link=link,
         entry=_public(entry),
         again=again,

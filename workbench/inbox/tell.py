@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.inbox.model import Entry
-from workbench.inbox.notify import Note, Way, link_of, note_of, signature_of
+from workbench.inbox.notify import Note, Way, link_of, note_of, signature_of, state_note
 from workbench.inbox.post import NotTold
 from workbench.inbox.store import Inbox, InboxError
 
@@ -21,6 +21,7 @@ __all__ = ["TELLABLE", "Teller", "back_off"]
 
 TELLABLE = ("new", "acknowledged")  # of what is resolved, closed or muted nobody wants to hear again
 _FIRST, _MOST = 10.0, 900.0  # seconds between two tries of one message, first and most
+_STALE = 86400.0  # seconds after which a state that somebody set is no news
 _OLD = 7 * 86400.0  # after that many seconds a message is no news any more; the entry says that it was never told
 
 
@@ -39,6 +40,8 @@ class Teller:
     ways : sequence of Way
     link : str, optional
         Address of the served pages; see `workbench.inbox.notify.link_of`.
+    states : bool, optional
+        Whether those who were told of an incident are told, too, when a person sets its state.
     clock : callable
         Returns seconds since the epoch.
     step : callable, optional
@@ -51,10 +54,11 @@ class Teller:
         ways: Sequence[Way],
         *,
         link: str = "",
+        states: bool = False,
         clock: Callable[[], float],
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.inbox, self.ways, self.link = inbox, tuple(ways), link
+        self.inbox, self.ways, self.link, self.states = inbox, tuple(ways), link, states
         self._clock, self._step = clock, step
         self.told: Counter[tuple[str, str]] = Counter()  # (way, outcome) → how many
 
@@ -69,15 +73,31 @@ class Teller:
         now = signature_of(entry)
         return [way for way in self.ways if _of(entry, way.name).get("signature") != now]
 
+    def unheard(self, entry: Entry) -> list[Way]:
+        """Return the ways by which people were told of this entry, and do not know yet which state somebody has set since."""
+        when = _marked(entry)
+        if not self.states or when is None or self._clock() - when > _STALE:
+            return []
+        return [
+            way for way in self.ways if _of(entry, way.name).get("signature") and _mark(entry, way.name).get("signature") != when
+        ]
+
+    def due(self, entry: Entry) -> bool:
+        """Tell whether anybody has yet to be told anything of this entry."""
+        return bool(self.untold(entry) or self.unheard(entry))
+
     def tell(self, entries: Sequence[Entry]) -> list[str]:
         """Tell what is due, each way until it fails once; return sentences of what could not be told."""
         said, down = list[str](), set[str]()
         for entry in entries:
-            for way in self.untold(entry):
-                if way.name in down or float(_of(entry, way.name).get("next") or 0.0) > self._clock():
+            # what it is comes before what somebody made of it: a way that was not told of the incident hears of no state
+            work = [(way, self._tell, _of(entry, way.name)) for way in self.untold(entry)]
+            work += [(way, self._tell_state, _mark(entry, way.name)) for way in self.unheard(entry)]
+            for way, send, record in work:
+                if way.name in down or float(record.get("next") or 0.0) > self._clock():
                     continue
                 try:
-                    problem = self._tell(entry.id, way)
+                    problem = send(entry.id, way)
                 except InboxError as error:
                     said.append(str(error))
                     continue
@@ -112,10 +132,39 @@ class Teller:
         when = self._clock()
         self.inbox.change(
             id,
-            lambda one: replace(_with(one, way.name, {"signature": now}), told={**one.told, way.name: when}),
+            # a state that was set before the first message is in it: only what is set later is news
+            lambda one: replace(
+                _with(one, way.name, {"signature": now, "mark": _mark(one, way.name) or {"signature": _marked(entry)}}),
+                told={**one.told, way.name: when},
+            ),
             what="told",
             by="watch",
             note=f"by {way.name}: {entry.cls}" + (" (changed)" if note.kind == "changed" else ""),
+        )
+        return ""
+
+    def _tell_state(self, id: str, way: Way) -> str:
+        before: list[Entry] = []
+
+        def begin(entry: Entry) -> Entry:
+            before.append(entry)
+            return _with_mark(entry, way.name, {**_mark(entry, way.name), "sending": _marked(entry)})
+
+        entry = self.inbox.change(id, begin)
+        if way not in self.unheard(entry):
+            return ""
+        now, was = _marked(entry), _mark(before[0], way.name)
+        note = state_note(entry, link=link_of(self.link, id), again=was.get("sending") == now)
+        problem, record = self.send(way, note, was, now)
+        if problem:
+            self.inbox.change(id, lambda one: _with_mark(one, way.name, {**_mark(one, way.name), **record}))
+            return problem
+        self.inbox.change(
+            id,
+            lambda one: _with_mark(one, way.name, {"signature": now}),
+            what="told",
+            by="watch",
+            note=f"by {way.name}: {entry.state}",
         )
         return ""
 
@@ -152,3 +201,19 @@ def _of(entry: Entry, way: str) -> dict[str, Any]:
 
 def _with(entry: Entry, way: str, record: Mapping[str, Any]) -> Entry:
     return replace(entry, data={**entry.data, "tell": {**(entry.data.get("tell") or {}), way: dict(record)}})
+
+
+def _mark(entry: Entry, way: str) -> dict[str, Any]:
+    """Return what is remembered of telling states by a way; ``signature`` is when the state was set that was told last."""
+    found = _of(entry, way).get("mark")
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _with_mark(entry: Entry, way: str, record: Mapping[str, Any]) -> Entry:
+    return _with(entry, way, {**_of(entry, way), "mark": dict(record)})
+
+
+def _marked(entry: Entry) -> float | None:
+    """Return when a person set the state; None when nobody did."""
+    time = (entry.data.get("marked") or {}).get("time")
+    return float(time) if isinstance(time, (int, float)) else None

@@ -289,7 +289,7 @@ class Watch:
         if self._storms.of(0, entries, self._clock()):  # many alerts at once are one, too
             entries = self.inbox.entries()
         said += self._storms.tell(self._clock(), soon=soon)
-        waiting = [entry for entry in entries if self.teller.untold(entry)]
+        waiting = [entry for entry in entries if self.teller.due(entry)]
         said += self.teller.tell(sorted(waiting, key=lambda one: one.seen))
         self.problems = tuple(said)
 

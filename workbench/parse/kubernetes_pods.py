@@ -9,6 +9,7 @@ from typing import Any
 from workbench.model import Condition, Event, Gpu, Line, Parsed, Placement
 from workbench.parse.kubernetes_devices import annotated, plugin_devices, pod_claims
 from workbench.parse.kubernetes_loose import said_by_container
+from workbench.parse.kubernetes_owners import owner_of
 from workbench.parse.kubernetes_reasons import Meaning, classify, epoch, parse_quantity
 
 __all__ = ["parse_pod", "pod_identity"]
@@ -71,6 +72,7 @@ def parse_pod(item: Mapping[str, Any], part: Parsed, _: Mapping[str, str]) -> No
         **identity,
         "node": node,
         "namespace": meta.get("namespace"),
+        "team": owner_of(meta)["team"],
         "phase": status.get("phase"),
         "gpus": gpus,
         "start": epoch(status.get("startTime")),

@@ -77,7 +77,7 @@ def rank_map(
     keys(made, {word: colours.states[word] for word in reversed(there)})
     note(made, pooled_note(len(activity.ranks), pixels(height)), dark)
     if events is not None:
-        _mark_events(made, activity, ranks, events, dark)
+        mark_events(made, activity, ranks, events, dark)
     return made
 
 
@@ -302,7 +302,7 @@ def _ticks(made: figure, activity: Activity, names: list[str], codes: np.ndarray
     )
 
 
-def _mark_events(made: figure, activity: Activity, ranks: pd.DataFrame | None, events: pd.DataFrame, dark: bool) -> None:
+def mark_events(made: figure, activity: Activity, ranks: pd.DataFrame | None, events: pd.DataFrame, dark: bool) -> None:
     """Draw a marker for each event that is evidence and has a time and a place."""
     from bokeh.models import ColumnDataSource, HoverTool
 

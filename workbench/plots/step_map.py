@@ -12,7 +12,7 @@ import numpy as np
 
 from workbench.plots.base import empty, keys, note
 from workbench.plots.pool import pool
-from workbench.plots.rank_map import BORDER, HEIGHT, image_data, map_figure, pixels, pooled_note
+from workbench.plots.rank_map import BORDER, HEIGHT, image_data, map_figure, mark_events, pixels, pooled_note
 from workbench.plots.theme import theme
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def step_map(
     activity: Activity | None,
     ranks: pd.DataFrame | None = None,
     *,
+    events: pd.DataFrame | None = None,
     dark: bool = False,
     height: int = HEIGHT,
     title: str = "Steps behind the median",
@@ -77,6 +78,8 @@ def step_map(
         None, or one whose `steps` is None, gives a figure that says so.
     ranks : DataFrame, optional
         Columns of `workbench.casefile.model.RANKS`; names nodes and GPUs.
+    events : DataFrame, optional
+        `CaseFile.events`: those that are evidence are marked, as on the map of states.
     bins : ndarray, optional
         What `lag_bins` returned, to save its time.
 
@@ -96,6 +99,8 @@ def step_map(
     there = [code for code in range(len(WORDS)) if bool((bins == code).any())]
     keys(made, {WORDS[code]: colours.lag[code] for code in reversed(there)})
     note(made, pooled_note(len(activity.ranks), pixels(height)), dark)
+    if events is not None:
+        mark_events(made, activity, ranks, events, dark)
     return made
 
 

@@ -18,6 +18,7 @@ from workbench.errors import SourceError
 from workbench.health.conditions import FIT, NodeCondition, camel, is_stale
 from workbench.model import Condition, Event
 from workbench.parse.kubernetes import parse_objects
+from workbench.parse.kubernetes_owners import owner_of
 from workbench.parse.kubernetes_pods import pod_identity
 from workbench.parse.kubernetes_reasons import epoch, gpu_in
 from workbench.remediation.conditions import of_node
@@ -38,9 +39,6 @@ _PLACED = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 _GPU = re.compile(r"^(?:nvidia\.com/(?:gpu|mig-\S+)|amd\.com/gpu)")
 _EVENTS = 4  # pages of events of nodes: the newest trouble of a fleet is not in thousands of old ones
 _FRESH = 1200.0  # seconds: a warning that lasts is told again every ten minutes
-# who a pod belongs to, as labels tell in the wild
-_USER = ("user", "owner", "workbench/user", "kubeflow.org/user", "app.kubernetes.io/created-by")
-_TEAM = ("team", "workbench/team", "kueue.x-k8s.io/queue-name", "cost-center", "project")
 
 
 class KubernetesFleet:
@@ -321,14 +319,12 @@ def _work(pods: Iterable[dict[str, Any]], names: set[str]) -> Iterator[dict[str,
         if not work.gpus or work.ignored:
             continue
         meta = pod["metadata"]
-        both = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
         yield {
             "node": node,
             "job": work.job,
             "namespace": meta.get("namespace"),
             "pod": meta.get("name"),
-            "user": next((both[key] for key in _USER if both.get(key)), None),
-            "team": next((both[key] for key in _TEAM if both.get(key)), None),
+            **owner_of(meta),
             "state": str((pod.get("status") or {}).get("phase") or "").lower() or "running",
             "gpus": work.gpus,
             "ranks": work.ranks,

@@ -16,7 +16,7 @@ from typing import Any
 
 import panel as pn
 
-__all__ = ["LEAST", "follow", "soon", "tell", "ticker", "when_drawn"]
+__all__ = ["LEAST", "afterwards", "follow", "soon", "tell", "ticker", "when_drawn"]
 
 _LOG = logging.getLogger(__name__)
 SOON = 100  # ms: the browser has asked for its scripts by then
@@ -79,6 +79,44 @@ def soon(change: Callable[[], object]) -> None:
         change()
     else:
         document.add_timeout_callback(lambda: when_drawn(change), SOON)
+
+
+def afterwards(draw: Callable[[], None], wait: int = 0) -> Callable[..., None]:
+    """
+    Draw after the browser shows what is drawn now, so that the light parts of an answer are seen before the heavy ones.
+
+    Parameters
+    ----------
+    draw : callable
+    wait : int
+        Milliseconds; 0 is the next round of the server's loop. Without a server it is drawn at once.
+
+    Returns
+    -------
+    callable
+        Asks for it again; what was asked for and not yet drawn is drawn once. Of a page that no browser has drawn yet it is drawn when
+        one has: what a page brings with it holds up its first sight, and what comes while it is drawn is lost.
+    """
+    waiting: list[bool] = []
+
+    def now() -> None:
+        waiting.clear()
+        draw()
+
+    def ask(*_: Any) -> None:
+        document = pn.state.curdoc
+        if document is None or document.session_context is None:
+            draw()
+        elif not waiting:
+            waiting.append(True)
+            if not pn.state.loaded:
+                pn.state.onload(now)
+            elif wait:
+                document.add_timeout_callback(now, wait)
+            else:
+                document.add_next_tick_callback(now)
+
+    return ask
 
 
 def follow(view: Any, period: float = LEAST, *, least: float = LEAST) -> None:

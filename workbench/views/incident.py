@@ -11,6 +11,7 @@ import param
 
 from workbench.views import incident_tables, incident_tabs
 from workbench.views.card import document, first_evidence, verdict_card_css, verdict_card_html
+from workbench.views.incident_map import COLOURS
 from workbench.views.markup import known, render, short_file
 from workbench.views.permalink import choice, moments, parse, query, ranks, read, text, whole, write
 from workbench.views.surface import Surface
@@ -47,6 +48,7 @@ FIELDS = {
     "scope": choice(*SCOPES),
     "time_range": moments(),
     "rank_range": ranks(),
+    "colour": choice(*COLOURS),
 }
 
 
@@ -88,6 +90,8 @@ class IncidentView(pn.viewable.Viewer):
         The line of a log that is looked at.
     query, scope
         What is searched in logs, and in which.
+    colour : str
+        What the map of ranks is coloured by: ``state``, or ``steps`` behind the median.
     tab : str
         The part that is seen, a key of `TABS`; only parts that were seen are built.
     notice : str
@@ -103,6 +107,7 @@ class IncidentView(pn.viewable.Viewer):
     line = param.Integer(default=None, allow_None=True, bounds=(1, None))
     query = param.String(default="")
     scope = param.Selector(default="all", objects=list(SCOPES))
+    colour = param.Selector(default="state", objects=list(COLOURS))
     tab = param.Selector(default="overview", objects=list(TABS))
     notice = param.String(default="")
 
@@ -185,6 +190,7 @@ class IncidentView(pn.viewable.Viewer):
             "scope": "all",
             "time_range": None,
             "rank_range": None,
+            "colour": "state",
         }
 
     # the state, as a link holds it --------------------------------------------------------------------------------------------
@@ -215,7 +221,7 @@ class IncidentView(pn.viewable.Viewer):
     def _become(self, state: Mapping[str, Any], start: Mapping[str, Any]) -> None:
         values, refused = read(FIELDS, state)
         told = [f"The link's {name} makes no sense: {why}." for name, why in refused.items()]
-        for name in ("tab", "query", "scope"):
+        for name in ("tab", "query", "scope", "colour"):
             if values.get(name, "") is None:
                 values[name] = self.defaults[name]
         if (rank := values.get("rank")) is not None and rank not in self.ranks.index:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ import panel as pn
 from workbench.report import view as words
 from workbench.report.text import plural
 from workbench.views import files
+from workbench.views.fresh import afterwards
+from workbench.views.incident_map import figure_pane, map_of_ranks, missing, unseen
 from workbench.views.logpane import LogPane
 from workbench.views.markup import known, render, seconds
 from workbench.views.surface import Surface
@@ -23,10 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["log", "overview", "ranks", "takeaways"]
 
-_FRAME = {
-    "border": "1px solid var(--line, var(--jp-border-color2, #dce2ea))", "border-radius": "10px", "overflow": "hidden",
-    "background": "var(--card, var(--jp-layout-color0, #fff))",
-}  # fmt: skip
 EVIDENCE = 40  # kinds of evidence in the list
 HITS = 200
 NEAR = 72  # ranks of a node that are offered: a rack that is one node has as many
@@ -42,22 +40,6 @@ def _grid(columns: str, *parts: Any, gap: str = "14px") -> pn.Column:
 
 def _sides(wide: int) -> str:
     return f"repeat(auto-fit, minmax(min(100%, {wide}px), 1fr))"
-
-
-def missing(title: str, why: list[str], what: str = "") -> Surface:
-    """Return a designed empty state: what is not there, why, and what to do."""
-    return Surface(render("incident.j2", "missing", title=title, why=why, what=what), margin=0)
-
-
-def _unseen(view: IncidentView, *sources: str) -> list[str]:
-    """Return what the coverage tells of sources: why something is missing, in the verdict's own words."""
-    rows = [row for row in view.document["coverage"] if row["status"] != "ok" and (not sources or row["source"] in sources)]
-    return [f"{row['source']}: {row['status']}" + (f", {row['detail']}" if row.get("detail") else "") for row in rows[:6]]
-
-
-def figure_pane(made: Any) -> pn.viewable.Viewable:
-    """Return a Bokeh figure, or HoloViews object, as a part of the page."""
-    return pn.Column(pn.panel(made, sizing_mode="stretch_width", margin=0), sizing_mode="stretch_width", margin=0, styles=_FRAME)
 
 
 # overview ---------------------------------------------------------------------------------------------------------------------
@@ -85,7 +67,7 @@ def overview(view: IncidentView) -> pn.viewable.Viewable:
         figure_pane(made)
         if made is not None
         else missing(
-            "Nothing has a time", _unseen(view) or ["No event was found in the evidence."], "Without events there is no timeline."
+            "Nothing has a time", unseen(view) or ["No event was found in the evidence."], "Without events there is no timeline."
         )
     )
     listed = Surface(heard=view.heard, margin=0)
@@ -127,7 +109,7 @@ def _numbered(evidence: Any) -> Any:
 def ranks(view: IncidentView) -> pn.viewable.Viewable:
     """Return the map of ranks, the rank that is chosen, its metrics and its log."""
     if not len(view.ranks):
-        why = _unseen(view, "job", "kubernetes", "slurm", "placement") or ["No log, placement or scheduler record names a rank."]
+        why = unseen(view, "job", "kubernetes", "slurm", "placement") or ["No log, placement or scheduler record names a rank."]
         top: Any = missing(
             "No rank is known", why, "Nodes and their metrics can still be looked at; logs of ranks would tell the rest."
         )
@@ -141,93 +123,20 @@ def ranks(view: IncidentView) -> pn.viewable.Viewable:
 
     draw()
     view.param.watch(draw, "rank")
-    table = pn.Column(sizing_mode="stretch_width", margin=0)
-    later(lambda: table.append(_rank_table(view)))()
+    # the map and what it says of the rank are waited for: a browser has them in half the time when nothing else comes with them
+    below = pn.Column(sizing_mode="stretch_width", margin=0, styles={"gap": "14px"})
+
+    def rest() -> None:
+        below[:] = [_grid("minmax(0, 1fr) minmax(0, 1fr)", _logs(view, 560), _metrics(view)), _rank_table(view)]
+
+    afterwards(rest)()
     return pn.Column(
-        _grid("minmax(0, 8fr) minmax(320px, 5fr)", _map(view), facts),
-        _grid("minmax(0, 1fr) minmax(0, 1fr)", _logs(view, 560), _metrics(view)),
-        table,
+        _grid("minmax(0, 8fr) minmax(320px, 5fr)", map_of_ranks(view), facts),
+        below,
         sizing_mode="stretch_width",
         margin=0,
         styles={"gap": "14px"},
     )
-
-
-def _map(view: IncidentView) -> Any:
-    activity = view.case.activity
-    if activity is None:
-        return missing(
-            "What ranks did over time is not known",
-            _unseen(view, "job") or ["No log of a rank has times."],
-            "The table lists them all the same.",
-        )
-    from workbench.plots.rank_map import follow_zoom, on_tap, rank_map
-
-    made = rank_map(activity, view.case.ranks, events=view.case.events, dark=view.dark)
-    on_tap(made, lambda rank, _second: view.go(rank=str(rank)))
-    follow_zoom(made, activity)
-    _zoom(view, made, activity)
-    _mark_rank(view, made, activity)
-    return figure_pane(made)
-
-
-def _mark_rank(view: IncidentView, made: Any, activity: Any) -> None:
-    """Draw a line through the rank that is looked at."""
-    from bokeh.models import Span
-
-    line = Span(dimension="width", line_color="#5b6b86", line_width=1.5, line_dash=[6, 3], name="chosen", visible=False)
-    made.add_layout(line)
-
-    def place(*_: Any) -> None:
-        at = None if view.rank is None else int(activity.ranks.searchsorted(view.rank))
-        there = at is not None and at < len(activity.ranks) and int(activity.ranks[at]) == view.rank
-        line.update(visible=there, location=(at or 0) + 0.5)
-
-    place()
-    view.param.watch(place, "rank")
-
-
-def _zoom(view: IncidentView, made: Any, activity: Any) -> None:
-    """Let the map's axes be what the link says, and the link what the map is zoomed to."""
-    from bokeh.events import RangesUpdate
-
-    from workbench.plots.rank_map import rank_map_data
-
-    whole_time = (float(activity.edges[0]), float(activity.edges[-1]))
-    count = len(activity.ranks)
-
-    def place(*_: Any) -> None:
-        drawn = made.select_one({"name": "map"})
-        begin, end = view.time_range or whole_time
-        first, last = view.rank_range or (int(activity.ranks[0]), int(activity.ranks[-1]))
-        low, high = (int(activity.ranks.searchsorted(first)), int(activity.ranks.searchsorted(last, "right")))
-        if drawn is None or busy:
-            return
-        made.x_range.update(start=begin * 1e3, end=end * 1e3)
-        made.y_range.update(start=high, end=low)
-        drawn.data_source.data = rank_map_data(activity, (low, high), (begin, end))
-
-    busy: list[int] = []
-
-    def zoomed(event: Any) -> None:
-        begin, end = max(event.x0 / 1e3, whole_time[0]), min(event.x1 / 1e3, whole_time[1])
-        low, high = sorted((event.y0, event.y1))
-        low, high = max(0, int(low)), min(count, max(int(high + 0.999), int(low) + 1))
-        busy.append(1)
-        try:
-            view.param.update(
-                time_range=None if (begin, end) == whole_time or begin >= end else (round(begin, 3), round(end, 3)),
-                rank_range=None
-                if (low, high) == (0, count)
-                else (int(activity.ranks[min(low, count - 1)]), int(activity.ranks[high - 1])),
-            )
-        finally:
-            busy.clear()
-
-    if view.time_range or view.rank_range:
-        place()
-    made.on_event(RangesUpdate, zoomed)
-    view.param.watch(place, ["time_range", "rank_range"])
 
 
 def _rank_html(view: IncidentView) -> str:
@@ -311,7 +220,7 @@ def _metrics(view: IncidentView) -> Any:
     """Return the small multiples of the chosen GPU around the incident."""
     if not len(view.case.metrics):
         return missing(
-            "No metrics", _unseen(view, "metrics") or ["The evidence holds no metrics."],
+            "No metrics", unseen(view, "metrics") or ["The evidence holds no metrics."],
             "With DCGM metrics of the nodes, temperature, power, clocks, ECC, NVLink, PCIe and memory are shown here.",
         )  # fmt: skip
     from workbench.plots.metrics import metric_panels, panels, update_panels
@@ -332,9 +241,9 @@ def _metrics(view: IncidentView) -> Any:
             figures[:] = metric_panels(view.case.metrics, **wanted, dark=view.dark)
             box[:] = [figure_pane(figure) for figure in figures]
 
-    later(draw)()
+    afterwards(draw)()
     # a browser needs longer for nine figures than for the facts and the log line, which people wait for
-    view.param.watch(later(draw, 120), ["node", "gpu"])
+    view.param.watch(afterwards(draw, 120), ["node", "gpu"])
     return pn.Column(
         box, Surface(render("incident.j2", "panel_asks", rows=asked), margin=(6, 0, 0, 0)), sizing_mode="stretch_width", margin=0
     )
@@ -344,41 +253,6 @@ def _promql(view: IncidentView, field: str) -> bool:
     return bool((view.case.queries.get(field) or {}).get("promql"))
 
 
-def later(draw: Callable[[], None], wait: int = 0) -> Callable[[], None]:
-    """
-    Draw after what is drawn now has been sent, so that the browser shows the light parts of an answer before the heavy ones.
-
-    Parameters
-    ----------
-    draw : callable
-    wait : int
-        Milliseconds; 0 is the next round of the server's loop. Without a server it is drawn at once.
-
-    Returns
-    -------
-    callable
-        Asks for it again; what was asked for and not yet drawn is drawn once.
-    """
-    waiting: list[bool] = []
-
-    def now() -> None:
-        waiting.clear()
-        draw()
-
-    def ask(*_: Any) -> None:
-        document = pn.state.curdoc
-        if document is None or document.session_context is None:
-            draw()
-        elif not waiting:
-            waiting.append(True)
-            if wait:
-                document.add_timeout_callback(now, wait)
-            else:
-                document.add_next_tick_callback(now)
-
-    return ask
-
-
 # logs -------------------------------------------------------------------------------------------------------------------------
 
 
@@ -386,7 +260,7 @@ def _logs(view: IncidentView, height: int) -> Any:
     if not view.files:
         return missing(
             "No logs",
-            _unseen(view) or ["No document was read."],
+            unseen(view) or ["No document was read."],
             "Give the job's logs, and the lines of each rank are shown here.",
         )
     pane = LogPane(view.case, file=view.file, line=view.line, needle=view.query, height=height, chosen=view.open_line)

@@ -180,21 +180,17 @@ def _card_css() -> str:
 def _follow(view: Any) -> None:
     """Let the view become what the address says, and the address what the view is."""
     location = pn.state.location
-    start, given = view.state(), _seen(query())
+    given = _seen(query())
     if given:
         view.set_state(given)
     if location is None:
         return
-
-    def state() -> dict[str, str]:
-        # what is as at the start has no place in a link
-        return {key: value for key, value in view.state().items() if start.get(key) != value}
-
-    # a name that was once in the state and is not any more must leave the address; others (id, path, theme) stay
-    told, known = [state()], {*start, *given}
+    # a name that was once in the state and is not any more must leave the address; others (id, path, theme) stay. Whatever the page was
+    # opened with is in the state too: who goes on from a link keeps what it named
+    told, known = [view.state()], {*view.state(), *given}
 
     def address(*_: Any) -> None:
-        now = state()
+        now = view.state()
         if now == told[0]:
             return
         known.update(now)
@@ -208,7 +204,7 @@ def _follow(view: Any) -> None:
             return
         told[0] = found
         view.set_state(found)
-        told[0] = state()
+        told[0] = view.state()
         known.update(told[0])
 
     location.param.watch(arrived, "search")
