@@ -100,7 +100,7 @@ ROLLUPS = {
     ),
 }
 KEYS = tuple(_ENDED.keys)
-SUMS = tuple(_ENDED["sums"])
+SUMS = tuple(_ENDED.sums)
 
 
 def week_start(week: int) -> float:
