@@ -211,6 +211,24 @@ class TestHardware:
         assert "n2 had time to come back" in life.decisions[-1].reason
         assert after(lost, policy=replace(Policy(), nodes_have=3, nodes_min=2)).exclude_nodes == ("n2",)
 
+    def test_a_lost_node_without_which_nothing_begins_is_taken_back_and_waited_for(self) -> None:
+        """A launcher of the site's own does not say how many nodes there are; where it had a spare one the node stays out."""
+        lost = verdict("platform/node-lost", node="n2", at_fault="node", retry="exclude-node")
+        unknown = verdict("unknown", 0.6, node=None, at_fault=None)
+        life = Life()
+        assert life.fail(lost, steps=10).exclude_nodes == ("n2",)
+        again = life.fail(unknown, steps=None, exit_code=3)
+        assert (again.action, again.exclude_nodes, life.waits) == ("restart", (), 1)
+        assert "n2 had time to come back" in again.reason
+        assert life.fail(unknown, steps=10).exclude_nodes == ()
+
+        other = Life()
+        other.fail(lost, steps=10)
+        assert other.fail(unknown, steps=10).exclude_nodes == ("n2",)
+        broken = Life()
+        broken.fail(verdict("hardware/pcie", node="n2"), steps=10)
+        assert broken.fail(unknown, steps=None, exit_code=3).exclude_nodes == ("n2",)
+
     def test_a_wait_for_capacity_ends(self) -> None:
         """After the policy's patience."""
         life = Life(replace(Policy(), nodes_have=1, nodes_exhausted="wait"))

@@ -60,6 +60,26 @@ def test_a_node_whose_output_nobody_collected_is_not_lost(tmp_path: Path) -> Non
     assert verdict.cls != "platform/node-lost"
 
 
+@pytest.mark.parametrize(
+    ("hour", "cls"), [("00", "platform/node-lost"), ("22", "")], ids=["up to the failure", "of two hours before"]
+)
+def test_a_log_of_its_own_must_reach_up_to_the_failure(tmp_path: Path, hour: str, cls: str) -> None:
+    """One that was copied earlier is silent for another reason."""
+    lines = (LOST / LOG).read_text().splitlines()
+    (tmp_path / "logs").mkdir()
+    shutil.copytree(LOST / "launch", tmp_path / "launch")  # it tells the year of glog's stamps
+    for node in ("node-a", "node-b"):
+        mine = [line.removeprefix(f"{node}: ") for line in lines if line.startswith(f"{node}: ")]
+        text = "\n".join(mine) + "\n"
+        (tmp_path / f"logs/{node}.log").write_text(
+            text.replace("W1201 00:", "W1130 22:") if node == "node-b" and hour == "22" else text
+        )
+    verdict = load(tmp_path).triage()
+    assert (verdict.cls == "platform/node-lost") == bool(cls), verdict
+    if cls:
+        assert verdict.node == "node-b"
+
+
 def test_a_bug_on_another_node_is_the_cause_however_silent_a_node_is(tmp_path: Path) -> None:
     bug = (
         "node-a: [rank0]: Traceback (most recent call last):",

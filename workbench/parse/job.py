@@ -74,7 +74,7 @@ def parse_job(
         `facts`: ``attempts``, ``ranks`` {rank: first_time, last_time, last_step, last_line, lines}, ``progress`` [(time,
         rank, step, step_seconds, loss, line)], ``world_size``, ``finished`` and ``finished_evidence`` (the last line that says
         so), ``first_step_time``, ``activity`` (`workbench.parse.activity.Tally.facts`), ``checkpoints`` [(time, line, step)] that
-        a line says were saved, ``voices`` {node: its last line},
+        a line says were saved, ``voices`` {node: (its last line, when)},
         ``whole_from`` (no line after it was left out), ``noise`` and, when there are some, ``yearless_stamps``.
     """
     rank, local_rank, attempt = file_hints(file)
@@ -134,8 +134,6 @@ def _line(job: JobState, line: Line) -> None:
     if line.no > job.tally.no + 1:
         job.whole_from = line.no
     job.tally.look(line.no)
-    if (voice := head.node or head.pod or job.node) is not None:
-        job.voices[voice] = line.no
     if own_time is not None:
         job.tally.line(_speaker(head), own_time)
     if head.yearless and head.time is None:
@@ -148,6 +146,8 @@ def _line(job: JobState, line: Line) -> None:
         if head.stream:
             job.last[head.stream] = moment
     hits = line.hits if not job.own else tuple(job.matcher.search(text))
+    if (voice := head.node or head.pod or job.node) is not None:
+        job.voices[voice] = (line.no, moment)
 
     job.blocks.feed(line.no, head)
     if job.quoted.feed(line.no, head, moment, text):

@@ -132,7 +132,7 @@ class JobState:
     norms: dict[int | None, tuple[int, str, Prefix, float | None, int]] = field(default_factory=dict)
     local_size: int | None = None  # ranks of one node
     meshes: list[tuple[int, int, Prefix, int]] = field(default_factory=list)  # size, rank, speaker and line of gloo's groups
-    voices: dict[str, int] = field(default_factory=dict)  # node or pod → the last of its lines
+    voices: dict[str, tuple[int, float | None]] = field(default_factory=dict)  # node or pod → the last of its lines, and when
     whole_from: int = 1  # from this line on nothing was left out
     first_step_time: float | None = None
     tally: Tally = field(default_factory=Tally)

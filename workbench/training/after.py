@@ -5,6 +5,7 @@ Turn the end of an attempt into what follows: its evidence, its verdict, a decis
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ from workbench.training.watching import Watching
 __all__ = ["DECISION", "After", "decisions_of"]
 
 DECISION = "workbench.decision/1"
+_RANGE = re.compile(r"--nnodes[ =](\d+):(\d+)")
 Following = tuple[Sequence[str], str | None, Sequence[str]]  # command, checkpoint, nodes left out
 
 
@@ -89,6 +91,9 @@ class After:
         self.told: list[Told] = []
         self.notes: list[str] = []
         self.state = "running"
+        self.world = _world(
+            command
+        )  # ranks of the present attempt, where its command says it: a checkpoint may be for so many only
         self._asked: set[str] = set()  # troubles of asking who came back, each told once
         self.excluded: tuple[str, ...] = ()  # nodes and GPUs that the present attempt is kept off
 
@@ -112,10 +117,13 @@ class After:
             history = History(tuple(self.attempts), 0, time.time(), self.job, self._returned(names))
             exclude, gpus = still_out(names, self.attempts, history, self.policy)
             self.excluded = (*exclude, *gpus)
+        number = (numbers[-1] if numbers else 0) + 1
+        if self.checkpoints and self.excluded:
+            self.world = _world(self._plan(number, None, exclude, self.excluded).command)
         chosen = self._checkpoint()[0] if self.checkpoints else None
         if chosen is not None:
             self.say(f"begins from {chosen['path']}" + (f" (step {chosen['step']})" if chosen["step"] is not None else ""))
-        plan = self._plan((numbers[-1] if numbers else 0) + 1, chosen["path"] if chosen else None, exclude, self.excluded)
+        plan = self._plan(number, chosen["path"] if chosen else None, exclude, self.excluded)
         if plan.unable:
             self.say(f"{plan.unable}; it is started there all the same, since you said so")
         return plan.command, chosen["path"] if chosen else None, exclude
@@ -235,12 +243,26 @@ class After:
             pass
 
     def _checkpoint(self) -> tuple[dict[str, Any] | None, str]:
-        found, trouble = judging.checkpoint(self.checkpoints, world_size=_world(self.command))
+        found, trouble = judging.checkpoint(self.checkpoints, world_size=self.world)
         for one in found["passed"][:5]:
             self.say(f"checkpoint {one['path']} is passed over: {one['reason']}")
         if trouble:
             self.say(trouble)
         return found["chosen"], trouble
+
+    def _resized(self, world: int | None) -> _Point | None:
+        """Choose anew when the next attempt has another number of ranks: what this one saved may be for its own number only."""
+        self.world = world
+        chosen, trouble = self._checkpoint()
+        if trouble:
+            self.notes.append(trouble)
+        if chosen is None:  # that there was one for another number of ranks stays known: nothing begins anew unasked
+            self.told[-1].resumed = None
+            return None
+        self.attempts[-1] = replace(self.attempts[-1], checkpoint_step=chosen["step"])
+        self.told[-1].attempt, self.told[-1].resumed = self.attempts[-1], chosen["step"]
+        self._put(self.attempts[-1])
+        return _Point(chosen)
 
     def _decided(self, verdict: Mapping[str, Any] | None, chosen: Mapping[str, Any] | None) -> Following | None:
         point = _Point(chosen) if chosen else None
@@ -258,6 +280,9 @@ class After:
             plan = None
             if decision.action == "restart":
                 plan = self._plan(number + 1, decision.resume_from, decision.exclude_nodes, decision.exclude_gpus)
+                if self.checkpoints and not plan.unable and (world := _world(plan.command)) != self.world:
+                    point = self._resized(world)
+                    continue
                 if plan.unable:
                     decision = replace(decision, action="stop", who="platform", reason=f"{decision.reason} But {plan.unable}.")
             self._note(number, now, decision)
@@ -346,8 +371,10 @@ class _Point:
 
 
 def _world(command: Sequence[str]) -> int | None:
-    """Return the number of ranks, when the command says it."""
+    """Return the number of ranks, when the command says it; of an elastic job nobody knows it before it runs."""
     told = parse_command(command)
-    if told is None:
+    if told is None or any(low != high for low, high in _RANGE.findall(" ".join(command))):
         return None
-    return told.world or (told.nnodes * told.nproc if told.nnodes and told.nproc else None)
+    # without --nnodes torchrun is 1:1 (https://docs.pytorch.org/docs/stable/elastic/run.html, 2026-11)
+    nodes = told.nnodes or (1 if told.launcher == "torchrun" else None)
+    return told.world or (nodes * told.nproc if nodes and told.nproc else None)

@@ -7,13 +7,23 @@ from collections.abc import Iterable, Sequence
 from workbench.training.attempts import GPU_NAMES, Attempt, History
 from workbench.training.policy import Policy
 
-__all__ = ["left_out", "still_out"]
+__all__ = ["ever_out", "left_out", "still_out"]
 
 
 def left_out(past: Sequence[Attempt], now: float, policy: Policy | None = None) -> tuple[str, ...]:
     """Return the nodes that a run has left out so far, but those whose time is over (`exclude.age`)."""
-    names = tuple(name for attempt in past for name in attempt.excluded)
-    return still_out(names, past, History(now=now), policy or Policy())[0]
+    return still_out(ever_out(past), past, History(now=now), policy or Policy())[0]
+
+
+def ever_out(past: Sequence[Attempt]) -> tuple[str, ...]:
+    """Return what attempts were kept off, but what a later attempt was given again."""
+    names: dict[str, None] = {}
+    for before, one in zip((None, *past), past, strict=False):
+        for name in before.excluded if before is not None else ():
+            if name not in one.excluded:
+                names.pop(name, None)
+        names |= dict.fromkeys(one.excluded)
+    return tuple(names)
 
 
 def still_out(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench.remediation.records import plain
 from workbench.training.attempts import Attempt, History, Told, ended, told
-from workbench.training.exclusions import still_out
+from workbench.training.exclusions import ever_out, still_out
 from workbench.training.policy import Policy
 
 if TYPE_CHECKING:
@@ -146,15 +146,35 @@ class _Case:
         self.checkpoint = checkpoint if checkpoint is not None and checkpoint.state == "complete" else None
         self.advanced = advances(past, policy)
         self.free = is_free(self.last, policy)
-        names = tuple(name for attempt in past for name in attempt.excluded)
+        names = ever_out(past)
         # what just failed blames nothing here yet: a node that came back and fails again is newly left out
         self.nodes, self.gpus = self.kept_off = still_out(names, past[:-1], history, policy)
         self.fresh: tuple[str, ...] = ()  # what this decision newly leaves out
         self.lacking = ""  # why what is to blame cannot be left out
         self.awaited = ""  # a lost node without which the job does not run: it is waited for
         self._exclude()
+        self._take_back()
 
     # what is left out
+
+    def _take_back(self) -> None:
+        """
+        Take a lost node back without which the job could not even begin: nothing took its place, so it has to be waited for.
+
+        Not every launcher tells how many nodes there are; that nothing made a step without the node, and nothing else is seen to be wrong, does.
+        """
+        if len(self.past) < 2 or self.seen.cause not in ("unknown", "none") or self.last.step_last is not None:
+            return
+        before = self.past[-2]
+        node = before.node
+        if (
+            before.cls == "platform/node-lost"
+            and node in self.nodes
+            and node in self.last.excluded
+            and node not in before.excluded
+        ):
+            self.nodes = tuple(one for one in self.nodes if one != node)
+            self.awaited = str(node)
 
     def _exclude(self) -> None:
         """Leave out what is to blame, when the verdict says so and enough remains; never a node that is merely where it happened."""

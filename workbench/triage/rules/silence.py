@@ -14,6 +14,7 @@ __all__ = ["fell_silent"]
 _CLOSED = ("gloo-closed-by-peer", "nccl-closed-by-peer", "py-connection-reset", "nccl-remote-error")
 _WAITED = ("gloo-timeout", "c10d-watchdog-timeout", "c10d-monitored-barrier")
 _SURE = 0.35  # a cause that stands on its own
+Voice = tuple[int, float | None]  # a line, and when it was written
 
 
 def fell_silent(context: Context, outcome: Outcome) -> None:
@@ -80,30 +81,38 @@ def _own_error(context: Context, event: Event) -> bool:
     )
 
 
-def _voices(context: Context) -> dict[str, dict[str, int]]:
-    """Return, for each node that wrote into the job's output, the last of its lines in each document."""
-    found: dict[str, dict[str, int]] = {}
+def _voices(context: Context) -> dict[str, dict[str, Voice]]:
+    """Return, for each node that wrote into the job's output, the last of its lines in each document and when it was written."""
+    found: dict[str, dict[str, Voice]] = {}
     for document in context.incident.documents:
         if document.kind not in ("job-log", "text"):
             continue
-        for name, line in (document.facts.get("voices") or {}).items():
+        for name, voice in (document.facts.get("voices") or {}).items():
             node = context.node(name)
             if node is not None and (not context.job_nodes or node in context.job_nodes):
                 mine = found.setdefault(node, {})
-                mine[document.name] = max(line, mine.get(document.name, 0))
+                mine[document.name] = max(voice, mine.get(document.name, voice), key=lambda each: each[0])
     return found
 
 
-def _silent_since(context: Context, last: dict[str, int], errors: Iterable[Event]) -> bool:
-    """Tell whether a node spoke before the first error of every document that it shares with others, and nothing was left out after it."""
+def _silent_since(context: Context, last: dict[str, Voice], errors: Iterable[Event]) -> bool:
+    """
+    Tell whether a node spoke until the first error of the others, and not after it.
+
+    In a log that it shares with them the order of lines says so, where none was left out. A log of its own must reach up to the failure:
+    one that was collected earlier, or cut, is silent for another reason.
+    """
     first: dict[str, int] = {}
     for event in errors:
         if event.line is not None:
             first[event.file] = min(event.line, first.get(event.file, event.line))
     whole = {document.name: int(document.facts.get("whole_from") or 1) for document in context.incident.documents}
-    return all(
-        line < first.get(name, line + 1) and (name not in first or whole[name] <= first[name]) for name, line in last.items()
-    )
+    shared = {name for name in last if name in first}
+    if shared:
+        return all(last[name][0] < first[name] and whole[name] <= first[name] for name in shared)
+    began = min((event.time for event in errors if event.time is not None), default=None)
+    until = max((when for _, when in last.values() if when is not None), default=None)
+    return began is not None and until is not None and abs(began - (until - context.job_offset)) <= context.windows.before_start
 
 
 def _lives(context: Context, node: str) -> bool:
