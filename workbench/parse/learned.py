@@ -142,11 +142,16 @@ def _record(text: str) -> tuple[str, str, str] | None:
 
 
 def split(text: str, ctx: Context, learned: Learned) -> Prefix:
-    """Split a line as `split_prefix` does, after a learned head was read and taken away."""
-    if ":" in text[:_NAMED] and (listed := _GREP.match(text)) is not None:
-        head = split(text[listed.end() :], ctx, learned)
-        head.stream = f"{listed[1]}/{head.stream}"
-        return head
+    """Split a line as `split_prefix` does, after the name of a file that grep put there, or a learned head, was read and taken away."""
+    listed = _GREP.match(text) if ":" in text[:_NAMED] else None
+    if listed is None:
+        return _split(text, ctx, learned)
+    head = _split(text[listed.end() :], ctx, learned)
+    head.stream = f"{listed[1]}/{head.stream}"
+    return head
+
+
+def _split(text: str, ctx: Context, learned: Learned) -> Prefix:
     cut = learned.cut(text) if learned.templates else _record(text)
     if cut is None:
         return split_prefix(text, ctx)
