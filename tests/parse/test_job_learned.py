@@ -11,6 +11,7 @@ import pytest
 from workbench.catalog import signatures
 from workbench.model import Event, Line, Parsed
 from workbench.parse.job import parse_job
+from workbench.parse.learned import learned_context, split
 
 BODY = (
     "step 1 loss 2.3",
@@ -162,3 +163,10 @@ def test_class_of_an_exception_by_its_words(message: str, cls: str) -> None:
 def test_logger_that_goes_on_about_a_setting_says_little() -> None:
     parsed = _parse("2024-05-01 10:00:00 WARNING Error: Unknown model revision, using main")
     assert all((event.weight or 0) < 0.3 for event in _causes(parsed))
+
+
+def test_the_name_of_a_file_that_grep_put_there_is_taken_off_once() -> None:
+    nested = "rank-2.log:7:" + "a1.log:" * 5000 + "[rank3]: KeyError: 'x'"
+    head = split(nested, *learned_context([nested]))
+    assert head.rest.startswith("a1.log:")
+    assert split("rank-2.log:7:[rank3]: KeyError: 'x'", *learned_context([])).rank == 3

@@ -28,6 +28,7 @@ _DRIVER = re.compile(r"driver version (?:of )?([\d.]+\d)")
 _NAMES = (
     "fabric-manager-nothing-to-do",  # a machine without NVSwitch: the service has nothing to manage, so its failure is no fault
     "fm-version-mismatch",
+    "fm-config",
     "fm-start-failed",
     "fm-gpu-error",
     "fm-imex",

@@ -257,6 +257,9 @@ def _place(job: JobState, head: Prefix, no: int) -> None:
         for rank, node in job.blocks.mapped:
             remember(job, rank, None, node, None, head.time, no, "launcher-line")
         job.blocks.mapped = []
+    for node in job.blocks.hosts:
+        remember(job, None, None, node, None, head.time, no, "launcher-line")
+    job.blocks.hosts.clear()
     for task, node in launched(head.rest) if "launching" in head.rest else []:
         remember(job, task, None, node, None, head.time, no, "launcher-line")
     if "ocal_world_size" in head.rest and (size_at := _LOCAL_SIZE.search(head.rest[:2000])):

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from workbench.model import Event, Gpu, Placement
+from workbench.parse.job_barrier import barriers
 from workbench.parse.job_launcher import Failure
 from workbench.parse.job_outlived import outlived
 from workbench.parse.job_ranks import attribute
@@ -22,6 +23,8 @@ _FORGIVEN = frozenset(
 _QUOTING = frozenset({"triton-models-failed", "ray-trial-failed", "ray-task-error"})  # lines that repeat an error said before
 _HOOKED = re.compile(r"\[rank\d+\]:")
 _THREAD = re.compile(r"^Exception in thread |^Exception ignored in|Error in sys\.excepthook")
+# Rank 3: found NaN in local grad norm | [Rank 2] no batch left | Rank 2, node node-a, device 2, iteration 9: Unexpected result nan
+_NAMES_ITSELF = re.compile(r"\[?[Rr]ank (\d+)\]?[:,\]] ")
 _IGNORED = re.compile(r"^Exception ignored in")
 
 
@@ -51,7 +54,7 @@ def conclude(job: JobState) -> None:
     _reruns(job)
     _no_driver(job)
     _killed(job)
-    _barrier(job)
+    barriers(job)
 
 
 def _workers(job: JobState) -> None:
@@ -75,15 +78,6 @@ def _killed(job: JobState) -> None:
     for event in job.parsed.events:
         if event.signature == "exit-sigkill-deepspeed":
             event.role = "symptom"
-
-
-def _barrier(job: JobState) -> None:
-    """A barrier that most tasks of the job reached has the right address: those it misses crashed, were never started, or were cut off."""
-    events = [event for event in job.parsed.events if event.signature == "jax-barrier-timeout"]
-    came = next((one for event in job.parsed.events if (one := event.data.get("came")) is not None), None)
-    if events and isinstance(came, int) and came > 1:
-        for event in events:
-            event.role, event.cls, event.weight = "symptom", "platform/node-lost", 0.3
 
 
 def _renamed(job: JobState) -> None:
@@ -137,7 +131,7 @@ def _members(job: JobState) -> None:
     lost = {event.node for event in job.parsed.events if event.signature == "slurm-node-failure-srun" and event.node}
     for event in job.parsed.events:
         if event.signature == "slurm-node-fail" and event.node is None and len(lost) == 1:
-            event.node = next(iter(lost))
+            event.node, event.role = next(iter(lost)), "symptom"  # another node's daemon ends the step since srun lost that one
     placed = {one.node for one in job.parsed.placements if one.node}
     if len(named.keys() | placed) < 2:
         return  # a single name would make strangers of all other nodes
@@ -269,6 +263,8 @@ def _exceptions(job: JobState) -> None:
         row = ordered[0] if ordered else rows["python-exception"]
         if intro is not None and intro.level in ("DEBUG", "INFO"):
             intro = None  # a logger that passes an exception on says so at a higher level: this line has nothing to do with it
+        if head.rank is None and (itself := _NAMES_ITSELF.match(raised.message)):
+            head.rank = int(itself[1])
         if intro is not None and head.rank is None and head.pid is None and not head.stream:
             head.rank, head.local_rank, head.node = intro.rank, intro.local_rank, head.node or intro.node
         data: dict[str, Any] = {"exception": raised.exception, "message": raised.message[:500], "frames": raised.frames}

@@ -39,6 +39,10 @@ _MAP_NODE = re.compile(r"^Data for node: (\S+)")
 _MAP_RANK = re.compile(r"^Process (?:\w+ )?jobid: \S+ App: \d+ Process rank: (\d+)")
 # Memory on the node (IP: 10.0.0.7, ID: 4f1e) where the task (actor ID: 2f, name=W.__init__, pid=410, memory used=39.1GB) was running was …
 _RAY_MEMORY = re.compile(r"^Memory on the node \(IP: ([\w.:-]+)(?:.{0,400}?\bpid=(\d+), memory used=)?")
+#  rank=0   (text-generation-inference: a record of its launcher ends with its fields, on a line of their own where the text had several)
+_RECORD_RANK = re.compile(r"^rank=(\d+)$")
+# Exec host:  gpu-2-17/11 (mail of TORQUE and PBS)   |   exec_host = gpu-2-17/0*8 (qstat -f; a longer list is folded, and so left alone)
+_EXEC_HOST = re.compile(r"^(?:Exec host|exec_host) ?[:=] +([A-Za-z][\w.-]*)/\d[\d*]*$")
 _NEAR = 8  # lines between a record's first line and its fields
 
 
@@ -67,6 +71,7 @@ class Blocks:
         self.local_ranks: list[int] = []
         self.ranks: list[tuple[int, int]] = []  # (local, global) pairs that an agent announced and nobody took yet
         self.mapped: list[tuple[int, str]] = []  # (rank, node) of an MPI map that nobody took yet
+        self.hosts: list[str] = []  # nodes that a batch system names and nobody took yet
         self._map: tuple[int, str] | None = None
         self._ray: dict[str, _Block] = {}
         self._section: int | None = None
@@ -98,7 +103,9 @@ class Blocks:
             self._map = (no, found[1])
         elif first == "P" and self._map is not None and (found := _MAP_RANK.match(text)):
             self.mapped.append((int(found[1]), self._map[1]))
-        if first in "RPEM=" and (self._recent or self._raised):
+        elif first in "Ee" and (found := _EXEC_HOST.match(text)):
+            self.hosts.append(found[1])
+        if first in "RPEM=r" and (self._recent or self._raised):
             self._fields(no, text)
         elif self._horovod is not None and first.isdigit() and (found := _MISSING.match(text)):
             for at, event in self._recent:
@@ -118,7 +125,10 @@ class Blocks:
         def near(prefix: str) -> list[Event]:
             return [event for at, event in self._recent if event.signature.startswith(prefix) and 0 <= no - at <= _NEAR]
 
-        if found := _MPI_NODE.match(text):
+        if found := _RECORD_RANK.match(text):
+            if self._raised is not None and no - self._raised[0] <= _NEAR and self._raised[1].rank is None:
+                self._raised[1].rank = int(found[1])
+        elif found := _MPI_NODE.match(text):
             for event in near("mpi-daemon-lost"):
                 event.node = found[1]
         elif found := _MPI_RANK.match(text):

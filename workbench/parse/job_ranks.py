@@ -20,7 +20,11 @@ _OF_THE_DEVICE = (
     "nvml-gpu-lost",
     "nvml-reset-required",
 )
-_REPORTS = ("elastic-exit", "composer-rank-ended", "ray-worker-failed", "exit-code", "exit-worker")  # one line, one worker
+_REPORTS = (  # one line, one worker
+    "elastic-exit", "composer-rank-ended", "ray-worker-failed", "exit-code", "exit-worker", "exit-mpi-abort", "tgi-shard",
+    "vllm-worker-died",
+)  # fmt: skip
+_NOTICED_FIRST = "noticed that process rank"  # mpirun tells of the first process that ended by itself, and ends the others then
 # endings that the launcher itself brings about, so that they say nothing about who began
 _ENDED_BY_OTHERS = (-15, -9, 0, None)
 
@@ -104,7 +108,7 @@ def _ended(parsed: Parsed, failures: Sequence[Failure], one_node: bool, local_si
         if event.signature in ("slurm-task-killed", "slurm-task-terminated"):
             continue  # srun ends the others so
         code = event.code if event.code is not None else 1
-        if rank is not None and code not in _ENDED_BY_OTHERS:
+        if rank is not None and (code not in _ENDED_BY_OTHERS or _NOTICED_FIRST in event.text):
             ended.setdefault(
                 (event.attempt, rank),
                 Failure(
@@ -188,7 +192,9 @@ def attribute(
                 "same-device",
             )
         once = ("exception" in event.data and raised.get((event.attempt, event.text)) == 1) or event.signature == "app-last-words"
-        if rank is None and once and len(own) == 1 and not event.data.get("handled"):
+        # a launcher that tells of one worker alone means the one whose GPU call failed
+        told = once or (event.signature.startswith(_CUDA) and not failures)
+        if rank is None and told and len(own) == 1 and not event.data.get("handled"):
             rank, how = own[0].rank, "exit-code"
         if rank is not None:
             event.rank = rank

@@ -53,7 +53,8 @@ _DEVICE = re.compile(
     r"|CUDA device(?: ordinal)?:? (\d{1,3})\b|on GPU:? ?(\d{1,3})\b|device_?id[=:] ?(\d{1,3})\b"
 )
 # found NaN in local grad norm in backward pass before data-parallel communication collective. Device: 3, node: node-b
-_MEGATRON = re.compile(r"Device: (\d+), node: ([\w.-]+)")
+# Rank 2, node node-a, device 2, iteration 17: Unexpected result nan
+_MEGATRON = re.compile(r"Device: (?P<dev>\d+), node: (?P<host>[\w.-]+)|Rank \d+, node (?P<host2>[\w.-]+), device (?P<dev2>\d+)")
 # Failed to initialize executor on rank 3: … | Scheduler hit an exception on rank 2
 _ON_RANK = re.compile(r"\b(?:on|in|at) [Rr]ank[ =:](\d+)\b")
 # at node (ID: 4c3f0e, IP: 10.0.0.3) | and address: 10.0.0.103 and node name | Memory on the node (IP: 10.0.0.7, | node_ip=10.0.0.4
@@ -186,8 +187,8 @@ def details(row: Signature, text: str, data: dict[str, Any]) -> None:
             data["gpu_index"] = next(value for value in found.groups() if value)
         if "rank" not in data and (found := _ON_RANK.search(text)):
             data["rank"] = found[1]
-    if row.id.startswith("torch-nan") and (found := _MEGATRON.search(text)):
-        data.update(gpu_index=found[1], node=found[2])
+    if row.id.startswith(("torch-nan", "megatron-")) and (found := _MEGATRON.search(text)):
+        data.update(gpu_index=found["dev"] or found["dev2"], node=found["host"] or found["host2"])
     if row.layer in ("ray", "python") and "node" not in data and (found := _RAY_NODE.search(text)):
         data["node"] = next(value for value in found.groups() if value)
     for key in [key for key in data if key[-1:].isdigit() and key[:-1] in ("node", "rank", "pid", "code")]:

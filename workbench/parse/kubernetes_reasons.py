@@ -351,7 +351,7 @@ def _weigh(meaning: Meaning, message: str) -> Meaning:
             meaning.cls = "user/host-oom"
             meaning.weight = 0.75
     elif meaning.signature == "k8s-mount" and _WAITED.search(message) and not _WHY_NOT.search(message):
-        meaning.weight = 0.6  # only that it took too long
+        meaning.weight, meaning.data["waited"] = 0.6, True  # only that it took too long
     elif meaning.signature == "k8s-failed-scheduling" and _TRANSIENT.search(message):
         meaning.role, meaning.weight = "context", 0.1
     elif meaning.signature == "k8s-allocate-failed" and re.search(r"nvml\.Init: |nvml: (?:Driver|Unknown)", message):

@@ -25,6 +25,11 @@ _STAMP = re.compile(
 _RANK = re.compile(r"(?<![a-z])(?<!local_)(?<!local )(?<!node_)rank[ =:_-]{0,2}(\d{1,5})\b", re.IGNORECASE)
 _PID = re.compile(r"\bpid[ =:]{0,2}(\d{1,8})\b", re.IGNORECASE)
 _NODE = re.compile(r"\b(?:host|hostname|node|ip)=([A-Za-z\d][\w.-]*)")
+# logs/rank-2.log:[2025-01-17 …   |   worker-0.out:318:E0117 …   (grep over several files)
+_GREP = re.compile(
+    r"([\w./-]{1,150}\.(?:log|out|err|txt)(?:\.\d{1,3})?):(?:\d{1,9}:)?(?=[\[(A-Z]|\d{4}[-/]\d\d|[a-z][\w.-]*\d[\w.-]*:)"
+)
+_NAMED = 160  # characters within which the name of a file ends
 _LONGEST = 300  # characters of a head
 _MOST = 8  # templates of one file
 
@@ -137,7 +142,16 @@ def _record(text: str) -> tuple[str, str, str] | None:
 
 
 def split(text: str, ctx: Context, learned: Learned) -> Prefix:
-    """Split a line as `split_prefix` does, after a learned head was read and taken away."""
+    """Split a line as `split_prefix` does, after the name of a file that grep put there, or a learned head, was read and taken away."""
+    listed = _GREP.match(text) if ":" in text[:_NAMED] else None
+    if listed is None:
+        return _split(text, ctx, learned)
+    head = _split(text[listed.end() :], ctx, learned)
+    head.stream = f"{listed[1]}/{head.stream}"
+    return head
+
+
+def _split(text: str, ctx: Context, learned: Learned) -> Prefix:
     cut = learned.cut(text) if learned.templates else _record(text)
     if cut is None:
         return split_prefix(text, ctx)

@@ -36,7 +36,7 @@ _STEP = re.compile(
 )
 # loss 2.3470 | loss=6.3184 | 'loss': 1.2 | lm loss: 8.317189E-02 | reduced_train_loss: 11.03 | Loss 1.2 (1.3)
 _LOSS = re.compile(
-    rf"(?:^|[\s|\[({{,'\"_])(?:loss|Loss|LOSS)['\"]?\s*(?:[:=]|is\b|\s)\s*(?:tensor\()?({_NUMBER})(?![\w/]|\.[A-Za-z])"
+    rf"(?:^|[\s|\[({{,'\"_/])(?:loss|Loss|LOSS)['\"]?\s*(?:[:=]|is\b|\s)\s*(?:tensor\()?({_NUMBER})(?![\w/]|\.[A-Za-z])"
 )
 # step_ms=227 | elapsed time per iteration (ms): 7138.7 | step 7.05s | iter time (s): 0.5 | train_step_timing in s: 7.1 | Time 0.3
 _MS = re.compile(r"(?:step_ms|iter(?:ation)?_ms|step[_ ]time[_ ]?\(?ms\)?|per iteration \(ms\))['\"]?\s*[:=]?\s*([\d.]+)")
@@ -54,7 +54,12 @@ _DEEPSPEED = re.compile(r"\bstep=(\d+), skipped=\d+, lr=\[")
 _SERVE = re.compile(r"(?:generation|gen|input|prompt) throughput")
 _EPOCH = re.compile(r"(?:^|[\s|\[({,'\"])[Ee]poch['\"]?\s*[:=]?\s*\[?\s*(\d+(?:\.\d+)?)")
 # Epoch: [0][ 10/100]
-_TORCHVISION = re.compile(r"[Ee]poch:?\s*\[(\d+)(?:/\d+)?\]\s*\[\s*(\d+)\s*/\s*(\d+)\]")
+# Epoch(train) [100][3200/4309] (MMEngine)   |   Epoch [1][50/7330] (MMCV)
+_TORCHVISION = re.compile(r"[Ee]poch(?:\(\w+\))?:?\s*\[(\d+)(?:/\d+)?\]\s*\[\s*(\d+)\s*/\s*(\d+)\]")
+# Iter(train) [ 50/80000] (MMEngine)   |   Train: 12 [  50/1251 (  4%)] (timm)
+_OF_EPOCH = re.compile(r"\b(?:Iter\(\w+\)|Train: \d+) \[\s*(\d+)/(\d+)[\] ]")
+#  12/100 [==>...........] - ETA: 1:02 - loss: 0.69   |   12/100 ━━━━━━━━━━ 1:02 12ms/step - loss: 0.69 (Keras 2 and 3)
+_KERAS = re.compile(r"(?:^|[\r\x08])\s*(\d+)/(\d+) (?:\[[=>.]{10,}\]|[━ ]{10,})")
 # HF Trainer: {'loss': 1.4358, 'grad_norm': 0.9, 'learning_rate': 7e-05, 'epoch': 0.52}
 _TRAINER = re.compile(r"\{'(?:loss|train_loss|eval_loss)': ")
 # grad norm: nan | 'grad_norm': 0.9 | grad_norm=inf | l2_norm/grad/global: nan
@@ -114,7 +119,11 @@ def step_of(text: str) -> Step | None:
     norm = _float(norm_at[1]) if norm_at else None
     epochs = "poch" in text
     if epochs and (vision := _TORCHVISION.search(text)):
-        return Step(int(vision[2]), int(vision[3]), None, loss, float(vision[1]))
+        return Step(int(vision[2]), int(vision[3]), None, loss, float(vision[1]), norm=norm)
+    if ("Iter(" in text or "Train: " in text) and (inner := _OF_EPOCH.search(text)):
+        return Step(int(inner[1]), int(inner[2]), None, loss, norm=norm)
+    if ("[=" in text or "[>" in text or "━" in text) and (bar := _last(_KERAS, text)):
+        return Step(int(bar[1]), int(bar[2]), None, loss, kind="bar")
     step_at = _STEP.search(text)
     ms = _MS.search(text) if "ms" in text else None
     sec = None if ms else _SEC.search(text)

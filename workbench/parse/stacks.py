@@ -60,6 +60,14 @@ _COLLECTIVE_FILES = (
     "deepspeed/comm/", "megatron/core/pipeline_parallel", "megatron/core/tensor_parallel/mappings", "horovod/",
     "torch/autograd/graph.py",
 )  # fmt: skip
+_FILE_LOCKS = (
+    "torch/utils/file_baton",
+    "filelock/",
+    "datasets/utils/filelock",
+    "fasteners/",
+    "portalocker/",
+    "oslo_concurrency/",
+)
 _RENDEZVOUS_FILES = ("torch/distributed/rendezvous", "torch/distributed/elastic/rendezvous", "torch/distributed/c10d_store")
 _NATIVE_COLLECTIVE = re.compile(
     r"^(?:nccl[A-Z]\w*|c10d::|gloo::|ProcessGroup(?:NCCL|Gloo|MPI)|MPI_\w+|MPIDI?_|ompi_|opal_|ucp_|ucs_)"
@@ -313,6 +321,8 @@ def _waits_in(thread: _Thread) -> tuple[str, _Frame, str]:
             if _NATIVE_LOCK.match(frame.name):
                 lock = lock or frame
             continue
+        if place.startswith(_FILE_LOCKS):  # whoever holds the file is another process, or one that is gone
+            return "stack-lock-wait", frame, "a lock file"
         if place.startswith(_RENDEZVOUS_FILES):
             return "stack-in-collective", frame, "rendezvous"
         if any(part in place for part in _COLLECTIVE_FILES) and "elastic/" not in place:

@@ -247,13 +247,14 @@ STACK = lines(
     r" +[\w.<>]+ \([^()]*:\d+\)\s*$",
     r' +File ".*", line \d+ in ',
     r" +(?:Arguments|Locals):",
-    r"#\d+ +0x[0-9a-f]+ in ",
+    r"#\d+ +(?:0x[0-9a-f]+ in )?[A-Za-z_~][\w:~<>*& ,]*@?[\w.]* ?\(.*\)(?: (?:from|at) |\s*$)",
     r"(?:\[New LWP|Thread \d+ \(LWP|\(gdb\))",
 )
 STACK_SURE = (
     "Process ",
     "Thread ",
     "Current thread 0x",
+    "#0 ",
 )
 # 6a | 04/12/2024 | 03:27:29 PM CDT | Critical Interrupt | …   |   iLO and iDRAC records
 BMC = lines(

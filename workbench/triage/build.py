@@ -93,6 +93,8 @@ def normalise(context: Context, records: Iterable[Event]) -> list[Event]:
             elif event.local_rank is not None and event.node:
                 matches = [rank for rank in context.ranks_of(event.node) if context.rank_local.get(rank) == event.local_rank]
                 event.rank = matches[0] if len(matches) == 1 else None
+            elif event.local_rank is not None and event.source == "stacks" and not context.rank_node and not context.job_nodes:
+                event.rank = event.local_rank  # of one node as far as anything tells: local and global numbers agree
         if context.job_offset and event.source in (*JOB_SOURCES, "stacks", "slurm") and event.time is not None:
             event.time -= context.job_offset
             event.last = event.last - context.job_offset if event.last is not None else None

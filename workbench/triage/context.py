@@ -76,6 +76,11 @@ class Context:
         kinds = {document.kind for document in self.incident.documents if document.events or document.facts.get("progress")}
         return bool(kinds & {"job-log", "flight-recorder", "torchelastic-error", "stacks"} or self.incident.jobs)
 
+    @property
+    def has_log(self) -> bool:
+        """Whether any output of a job was read, be it that no line of it says anything."""
+        return any(document.kind == "job-log" and document.lines for document in self.incident.documents)
+
     def row(self, event: Event) -> Signature:
         return self.catalog[event.signature]
 

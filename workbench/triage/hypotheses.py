@@ -141,6 +141,8 @@ def _evidence(groups: list[Group], lead: Group) -> list[Event]:
     for event in sorted(lead.events, key=order):
         same = event.data.get("name") == first.data.get("name") and event.pid == first.pid and event.rank == first.rank
         near = event.time is None or first.time is None or event.time - first.time <= 1.0
+        if event.data.get("supports"):
+            continue
         if event not in heads and same and near and skeleton(event.text) != skeleton(first.text):
             heads.append(event)
     heads = sorted(heads[:4], key=order)

@@ -84,7 +84,9 @@ def succeeded(context: Context, outcome: Outcome) -> None:
     if (good or clean or (context.finished and not bad)) and not failures and not causes and not restarted:
         outcome.override = Hypothesis("none", 0.9, evidence=evidence, rule="it ended well", why=["the job ended with success"])
         return
-    if (good or (clean and context.finished)) and not restarted:
+    # the accounting repeats what the batch script returned; a step that Slurm ended since one of its tasks failed did fail
+    step = any(event.signature == "slurm-task-failure" for event in failures)
+    if (good or (clean and context.finished)) and not restarted and not step:
         strong = [group for group in causes if group.score >= 0.8 or _of_another(group, ended)]
         if not strong:
             outcome.override = Hypothesis(

@@ -12,6 +12,7 @@ from workbench.triage.rules.outcome import Outcome
 
 __all__ = [
     "driver_hang_tasks",
+    "gone_after_a_trap",
     "pcie_floods",
     "of_other_processes",
     "remap_without_harm",
@@ -25,6 +26,7 @@ __all__ = [
 _OF_ITSELF = ("user/gpu-oom", "user/host-oom", "user/exception", "user/config", "user/collective-mismatch")
 # Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Illegal Instruction Encoding
 _UNIT = re.compile(r"\((GPC \d+, TPC \d+), SM \d+\)")
+_AFTER_A_TRAP = 1800.0  # seconds within which a GPU that cannot be initialised belongs to the trap before it
 _FLOOD = 20  # corrected errors in the job's window that are more than weather (single ones occur on healthy machines)
 
 
@@ -78,6 +80,32 @@ def repeated_faults(context: Context, outcome: Outcome) -> None:
         else:
             for event in group.events:
                 event.data["at_fault"] = "job" if len(gpus_now) > 1 else "rank"
+
+
+def gone_after_a_trap(context: Context, outcome: Outcome) -> None:
+    """
+    A program's own fault ends its process and leaves the GPU usable; one after which the GPU cannot be initialised is the GPU's.
+
+    Xid 13 and 31 are then the first that was seen of what broke, as long as the driver had not started between.
+    """
+    dead = [group for group in outcome.alive("rm-init-failed", "gpu-off-bus", "gpu-lost-assert") if group.gpu is not None]
+    for group in outcome.alive("xid-13", "xid-31"):
+        last = group.last
+        after = [
+            other
+            for other in dead
+            if _gpu_key(other.events[0]) == _gpu_key(group.events[0])
+            and None not in _gpu_key(group.events[0])
+            and last is not None
+            and other.first is not None
+            and 0.0 <= other.first - last <= _AFTER_A_TRAP
+            and other.events[0].data.get("boot") == group.events[-1].data.get("boot")
+        ]
+        if after and group.cls.startswith("user/"):
+            group.cls, group.weight = after[0].cls, max(group.weight, after[0].weight)
+            group.notes.append("the GPU could not be initialised afterwards")
+            for event in group.events:
+                event.data["at_fault"] = "gpu"
 
 
 def _one_unit(faults: list[Event]) -> bool:

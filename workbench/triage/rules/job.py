@@ -125,7 +125,11 @@ def hangs(context: Context, outcome: Outcome) -> None:
         if weight and event.rank is not None:
             suspects[event.rank] += weight
             evidence.setdefault(event.rank, []).append(event)
+    gone = {event.rank for event in context.events if event.signature.startswith("gloo-closed")}  # who says that its peer is gone
     for event in (event for event in timeouts if event.signature == "c10d-monitored-barrier"):
+        if event.rank in gone and "but received errors" in event.text:
+            event.cls = "unknown"  # the rank that it waits for ended, and so does not hang; why it ended is told elsewhere
+            continue
         if found := _ABSENT.search(event.text):
             for rank in {int(number) for number in re.findall(r"\d+", found[1] or found[2])}:
                 suspects[rank] += 3

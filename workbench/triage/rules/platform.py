@@ -18,6 +18,7 @@ __all__ = [
     "quoted_lines",
     "started_after",
     "superseded_mismatch",
+    "volumes",
 ]
 
 _EXIT_9 = (
@@ -82,6 +83,15 @@ def started_after(context: Context, outcome: Outcome) -> None:
         ]
         if len(over) == len(group.events):
             group.dismiss("the pod started afterwards")
+
+
+def volumes(context: Context, outcome: Outcome) -> None:
+    """Of a volume that does not come the kubelet tells twice: why the mount failed, and that a pod waited in vain for it, which follows."""
+    for group in outcome.alive("k8s-mount"):
+        waits = [event for event in group.events if event.data.get("waited")]
+        if len(waits) < len(group.events):
+            for event in waits:
+                event.data["supports"] = group.signature
 
 
 # RuntimeError: DataLoader worker (pid 9188) is killed by signal: Killed.
