@@ -15,7 +15,7 @@ import yaml
 from tests.live.kubernetes_site import SERVICE, control_plane, run, stamp, until
 from tests.live.remediation_site import ACCOUNT, MACHINES, MANIFEST, PLACE, Cluster, KubernetesWorld, rebooted
 from tests.remediation.conformance import refused
-from workbench.remediation.executors.contract import Deadline, ExecutorError
+from workbench.remediation.executors.contract import Deadline, ExecutorError, Fenced
 from workbench.remediation.executors.dry_run import DryRun
 from workbench.remediation.executors.kubernetes.executor import Kubernetes
 from workbench.remediation.executors.kubernetes.lease import LeaseLock
@@ -474,6 +474,34 @@ def test_two_controllers_exclude_each_other(cluster: Cluster) -> None:
     second.release()
     assert first.acquire(soon()), "what was given back is taken at once"
     assert first.token > second.token
+
+
+def test_who_stood_still_while_another_took_the_lease_changes_nothing(cluster: Cluster, executor: Kubernetes) -> None:
+    """As a paused machine, by whose clock no time has passed: the server's word counts, right before the request."""
+    name = cluster.name("node")
+    cluster.node(name)
+    first = LeaseLock(Api(str(cluster.kubeconfig)), seconds=2.0, clock=lambda: 1000.0)
+    second = LeaseLock(Api(str(cluster.kubeconfig)), seconds=2.0)
+
+    def taken() -> bool:
+        if second.acquire(soon()):  # whoever had it before let it expire: by a clock that stands nobody could tell
+            second.release()
+        return first.acquire(soon())
+
+    until("the lease", taken, 60)
+    assert first.confirm(soon())
+    until("the other takes over", lambda: second.acquire(soon()), 15)
+    assert first.held(), "by its own clock"
+
+    before = cluster.raw(name)["metadata"]["resourceVersion"]
+    fenced = Fenced(30.0, time.monotonic, lambda deadline: "" if first.confirm(deadline) else "another has the lock")
+    error = refused(lambda: executor.begin(act(cluster, "cordon", name), fenced))
+
+    assert error is not None
+    assert not error.sent
+    assert cluster.raw(name)["metadata"]["resourceVersion"] == before
+    assert not first.held()
+    second.release()
 
 
 def test_of_many_who_take_the_lease_at_once_one_has_it(cluster: Cluster) -> None:

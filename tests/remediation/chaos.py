@@ -25,6 +25,7 @@ from workbench.model import Gpu
 from workbench.remediation import engine
 from workbench.remediation.executors.contract import Deadline
 from workbench.remediation.journal import Journal
+from workbench.remediation.ladder import Ladders, ladders
 from workbench.remediation.model import Plan, Trouble
 from workbench.remediation.planner import make_plan
 from workbench.remediation.policy import Auto, Limits, Policy
@@ -45,6 +46,19 @@ KINDS = (
     ("sdc", "hardware/sdc", "drain", "hardware", ("replace",)),
     ("task-died", "driver/other", "restart-task", "driver", ("restart-task", "reboot")),
 )
+
+
+def _tainting() -> Ladders:
+    """Return the shipped ladders as a site has them that taints its nodes where we cordon them."""
+    shipped = ladders()
+    rungs = {
+        name: replace(one, steps=tuple("taint" if step == "cordon" else step for step in one.steps))
+        for name, one in shipped.rungs.items()
+    }
+    return replace(shipped, rungs=rungs)
+
+
+TAINTING = _tainting()
 
 
 class CrashingJournal(Journal):
@@ -117,6 +131,7 @@ class Sequence:
         self.stops = Random(f"stops {seed}")  # added later still
         if self.two and self.stops.random() < 0.5:
             fleet.pause = self._stands_still
+        self.table = TAINTING if self.stops.random() < 0.1 else None
         self.log: list[str] = []
 
     # the world
@@ -331,7 +346,7 @@ class Sequence:
             engine.resume(one.journal, one.executor, wait=random.choice((0.0, 60.0, math.inf)), **common)
             state = one.executor.fleet(Deadline(CALL, fleet.steady))
             wrong, checked = self._troubles()
-            plan = make_plan(wrong, state, past=one.journal.past(), policy=self.policy, checked=checked)
+            plan = make_plan(wrong, state, past=one.journal.past(), policy=self.policy, checked=checked, table=self.table)
             if one.kept is not None and random.random() < 0.3:
                 plan = one.kept  # approved long after it was made
             one.kept = plan

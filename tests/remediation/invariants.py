@@ -11,7 +11,7 @@ from workbench.remediation.model import OWNER, Action, Plan, Trouble
 from workbench.remediation.policy import Policy
 from workbench.testing.fleet import Effect, Fleet
 
-TAKES = ("cordon", "drain")  # what takes a node out of service
+TAKES = ("cordon", "drain", "taint")  # what takes a node out of service
 ENDS = ("evict", "restart-task", "reboot", "replace")
 MACHINE = ("reset-gpu", "reboot", "replace")
 TOUCHES = ("cordon", "drain", "uncordon", "evict", "taint", "label", "restart-task", "validate", *MACHINE)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.remediation.chaos import CrashingJournal, Sequence
+from tests.remediation.chaos import TAINTING, CrashingJournal, Sequence
 from tests.remediation.invariants import Invariants
 from tests.remediation.site import REPAIR, Site, ends
 from workbench.remediation import engine
@@ -201,6 +202,35 @@ def test_found_a_job_s_cap_counts_the_nodes_that_its_work_has_left_already() -> 
 
     assert refusal is not None
     assert refusal.guard == "cap-job"
+
+
+def test_found_a_taint_takes_a_node_out_of_service_like_a_cordon_and_counts_for_the_hour_and_the_breaker() -> None:
+    site = Site()
+    _past(site.journal, site.chain("n0", ("taint",))[0])
+    state, action = site.fleet.state(site.fleet.nodes["n1"]), site.chain("n1", ("taint",))[0]
+    wide = Limits(out_percent=100, pool_percent=100, keep=0, keep_percent=0)
+    refusals = [
+        Standing(site.fleet.look(), Policy(limits=limits), site.fleet.clock(), site.journal.entries()).check(action, state, None)
+        for limits in (replace(wide, hour_count=1), replace(wide, breaker_count=1), wide)
+    ]
+
+    assert [None if one is None else one.guard for one in refusals] == ["cap-hour", "breaker", None]
+
+
+def test_a_site_s_rung_that_taints_says_why_and_until_when_and_comes_back_like_a_cordon() -> None:
+    site = Site(30)
+    sick = _storm(site.fleet, "mount", "platform/config", "fix-platform")[0]
+    plan = make_plan([sick], site.fleet.look(), policy=AUTO, table=TAINTING)
+    (taint,) = plan.actions
+    assert (taint.verb, taint.undo, taint.args["expires"] - plan.made) == ("taint", "uncordon", 86400.0)
+    assert taint.args["reason"].startswith("[node]") or taint.args["reason"].startswith("[platform]")
+
+    assert ends(site.apply(plan=plan)) == ["taint done"]
+    node = site.fleet.nodes["n0"]
+    assert (node.owner, node.op, node.expires) == (OWNER, taint.id, taint.args["expires"])
+    assert make_plan([sick], site.fleet.look(), past=site.journal.past(), policy=AUTO, table=TAINTING).actions == ()
+    assert ends(site.undo(plan)) == ["taint undone"]
+    assert (node.owner, node.marks) == ("", {})
 
 
 def test_found_an_action_that_was_refused_first_and_begun_later_counts_for_the_hour() -> None:

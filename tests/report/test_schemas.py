@@ -187,11 +187,12 @@ class TestDocuments:
         with Journal(path) as journal:
             journal.record_plan(plan)
             journal.intent(plan.actions[0], plan, {"schedulable": True})
-            journal.outcome(plan.actions[0], plan, "done", "cordoned")
+            for status in remedy.OUTCOMES:
+                journal.outcome(plan.actions[0], plan, status, "cordoned")
             journal.note("looked at it", node="gpu-001")
 
         lines = path.read_text(encoding="utf-8").splitlines()
-        assert len(lines) == 4
+        assert len(lines) == 3 + len(remedy.OUTCOMES)
         for line in lines:
             fits("journal", json.loads(line))
         for entry in Journal(path).entries():

@@ -43,7 +43,7 @@ def steps_of(node: NodeState, choice: Choice, policy: Policy, verbs: Collection[
     made: list[Action] = []
 
     def add(verb: str, *, target: str = "", **more: Any) -> None:
-        held = node.ours or any(one.verb in ("cordon", "drain") for one in made)
+        held = node.ours or any(one.verb in ("cordon", "drain", "taint") for one in made)
         expects: dict[str, Any] = {"uid": node.uid} if node.uid else {}
         if verb not in ("validate", "uncordon") and node.boot:
             expects["boot"] = node.boot
@@ -83,6 +83,9 @@ def steps_of(node: NodeState, choice: Choice, policy: Policy, verbs: Collection[
             if not node.ours:
                 verb = "cordon" if "cordon" in verbs else "drain"
                 add(verb, args=_restriction(trouble, rung, now), cost=_cost(node, trouble, rung, lost=0.0))
+        elif step == "taint":  # a site's rung: what tolerates our taint may still come, where a cordon keeps away all
+            if not node.ours:
+                add(step, args=_restriction(trouble, rung, now), cost=_cost(node, trouble, rung, lost=0.0))
         elif step == "leave":
             # also of an idle node: it may have got work since, and nothing final is done before it was seen empty
             gentle = trouble.severity == "warning" or "evict" not in verbs

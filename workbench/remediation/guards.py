@@ -15,11 +15,13 @@ from workbench.remediation.ladder import Past
 from workbench.remediation.model import FINAL, Action, FleetState, NodeState, Plan, Refusal, Trouble
 from workbench.remediation.policy import Policy
 
-__all__ = ["MENDING", "SHRINKING", "Breaker", "Standing", "breaker_of", "recheck"]
+__all__ = ["MENDING", "SHRINKING", "TAKING", "Breaker", "Standing", "breaker_of", "recheck"]
 
 HOUR = 3600.0
 # what makes the fleet smaller for new work
 SHRINKING = frozenset({"cordon", "taint", "drain", "evict", "reset-gpu", "reboot", "replace"})
+# what takes a node out of service that was in it
+TAKING = ("cordon", "drain", "taint")
 # what changes a node so that older evidence says nothing about it any more
 MENDING = frozenset({"reset-gpu", "reboot", "replace", "uncordon"})
 _AHEAD = 300.0  # seconds: evidence further in the future has a clock that cannot be trusted (design: a clock 10 minutes off is a fault)
@@ -135,7 +137,7 @@ def stale(trouble: Trouble | None, node: NodeState, past: Sequence[Past], policy
             continue
         if one.verb in MENDING and one.time >= newest:
             return f"{one.verb} was done since"
-        if one.verb in ("cordon", "drain") and one.time >= newest and node.schedulable and not node.owner:
+        if one.verb in TAKING and one.time >= newest and node.schedulable and not node.owner:
             return "we took the node out of service for it and somebody put it back: that was their decision"
     return ""
 
@@ -194,7 +196,7 @@ def _caps(standing: Standing, action: Action, node: NodeState, trouble: Trouble 
 def _hour(standing: Standing, action: Action, node: NodeState, trouble: Trouble | None) -> Refusal | None:
     limits = standing.policy.limits
     if action.verb in SHRINKING and not node.ours and node.name not in standing.taken:
-        lately = {one.node for one in standing.lately(("cordon", "drain")).values()} | set(standing.taken)
+        lately = {one.node for one in standing.lately(TAKING).values()} | set(standing.taken)
         if len(lately - {node.name}) + 1 > limits.hour_count:
             why = f"{len(lately)} nodes were taken out of service within an hour, and {limits.hour_count} may be"
             return _no("cap-hour", action, why, standing.now + HOUR)
@@ -251,7 +253,7 @@ def _burst(standing: Standing, action: Action, node: NodeState, trouble: Trouble
     limits = standing.policy.limits
     if action.verb not in SHRINKING or node.ours:
         return None
-    lately = {one.node for one in standing.lately(("cordon", "drain"), limits.breaker_window).values()} - {node.name}
+    lately = {one.node for one in standing.lately(TAKING, limits.breaker_window).values()} - {node.name}
     if len(lately) + 1 > limits.breaker_count:
         why = f"{len(lately)} nodes were taken out of service within {limits.breaker_window / 60:.0f} minutes: first look why"
         return _no("breaker", action, why, standing.now + limits.breaker_window)

@@ -194,7 +194,7 @@ _EARLIER = 60.0  # seconds: the intent stands in the journal before the restrict
 _DECIDING = {
     "restart-task": frozenset({"restart-task"}),
     "exclude-node": frozenset({"exclude"}),
-    "cordon": frozenset({"cordon"}),
+    "cordon": frozenset({"cordon", "taint"}),
     "evacuate": frozenset({"evict", "drain"}),
     "reset-gpu": frozenset({"reset-gpu"}),
     "reboot-node": frozenset({"reboot"}),

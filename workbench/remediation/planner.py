@@ -160,7 +160,7 @@ def _choose(
     before = sum(
         one.node == node.name
         and one.kind == "outcome"
-        and one.verb == "cordon"
+        and one.verb in ("cordon", "taint")
         and one.status == "done"
         and one.action != node.op
         for one in past
@@ -275,8 +275,8 @@ def _climb(
         let.append(action)
     if refused and any(one.destructive for one in steps):
         # nothing is half done: without its deciding step a rung is only the restriction that protects others from the node
-        let = [one for one in let if one.verb in ("cordon", "collect") and not (one.verb == "collect" and node.ours)]
-        if not any(one.verb == "cordon" for one in let):
+        let = [one for one in let if one.verb in ("cordon", "taint", "collect") and not (one.verb == "collect" and node.ours)]
+        if not any(one.verb in ("cordon", "taint") for one in let):
             let = []
         if choice.trouble.confidence < table.rungs["cordon"].sure and choice.trouble.severity != "unknown":
             let = []

@@ -281,14 +281,19 @@ class FleetExecutor:
         return self._keep(operation, "pending", "another machine is on its way")
 
     def _taint(self, action: Action, machine: Machine, operation: Operation) -> Step:
+        """A taint keeps new work away and is a restriction like a cordon, with owner, reason and expiry."""
+        step = self._cordon(action, machine, operation)
+        if step.status == "done":
+            machine.marks["taint:unfit"] = action.id
+        return step
+
+    def _label(self, action: Action, machine: Machine, operation: Operation) -> Step:
         self._effect(action, machine, operation)
         name = f"{action.verb}:{action.args.get('key', 'unfit')}"
         operation.before = {"key": name, "value": machine.marks.get(name)}
         machine.marks[name] = action.id
         self._fleet.changed(machine)
         return self._keep(operation, "done")
-
-    _label = _taint
 
     def _uncordon(self, action: Action, machine: Machine, operation: Operation) -> Step:
         if machine.owner != OWNER or (action.args.get("op") and machine.op != action.args["op"]):
@@ -298,6 +303,7 @@ class FleetExecutor:
         return self._keep(operation, "done")
 
     def _free(self, machine: Machine) -> None:
+        machine.marks.pop("taint:unfit", None)
         machine.schedulable, machine.owner, machine.op, machine.reason = True, "", "", ""
         machine.restricted = machine.expires = None
         self._fleet.changed(machine)
@@ -318,7 +324,7 @@ class FleetExecutor:
             if {"reboot": back, "replace": another, "evict": empty, "drain": empty}.get(action.verb):
                 operation.state = "done"
         ours = machine is not None and machine.op == action.id
-        if operation.state == "done" and not ours and action.verb in ("cordon", "drain") and operation.before:
+        if operation.state == "done" and not ours and action.verb in ("cordon", "drain", "taint") and operation.before:
             return Step("changed", "somebody has changed it since")
         return Step(operation.state, operation.detail, dict(operation.before))
 
@@ -331,13 +337,14 @@ class FleetExecutor:
             return Step("done", "it was taken back before")
         if machine is None:
             return Step("changed", "no such node")
-        if action.verb in ("cordon", "drain"):
+        if action.verb in ("cordon", "drain", "taint"):
             if machine.owner != OWNER or machine.op != action.id:
                 return Step("changed", f"it is restricted by {machine.owner or 'nobody'}")
             self._effect(action, machine, operation, undo=True)
+            machine.marks.pop("taint:unfit", None)
             for name, value in operation.before.items():
                 setattr(machine, name, value)
-        elif action.verb in ("taint", "label"):
+        elif action.verb == "label":
             name = str(operation.before["key"])
             if machine.marks.get(name) != action.id:
                 return Step("changed", "somebody has changed it since")
