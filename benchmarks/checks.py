@@ -47,7 +47,9 @@ class Cost:
     @property
     def text(self) -> str:
         """In a few words."""
-        return f"{self.cpu:.2f} s CPU, {self.wall:.2f} s, largest process {self.largest:.0f} MiB, all together {self.all:.0f} MiB"
+        memory = f"largest process {self.largest:.0f} MiB, all together {self.all:.0f} MiB"
+        seen = memory if self.largest < float("inf") else "over before its memory could be looked at"
+        return f"{self.cpu:.2f} s CPU, {self.wall:.2f} s, {seen}"
 
 
 def measure(command: Sequence[str], env: Mapping[str, str], runs: int) -> Cost:
