@@ -4,11 +4,12 @@ Turn a node of eight GPUs, played by the tests' libnvidia-ml, into what one `wor
     python benchmarks/checks.py [--runs N] [--context running] [--nvidia-smi FILE] [--json FILE]
 
 CPU is that of the process and everything it ran. Memory is sampled: the largest process at its peak (VmHWM), and all of them together at the
-worst moment (PSS, so that shared pages count once), which is what the limit of a unit or a pod meets. Beside it stand what
-node-problem-detector asks for itself (deployment/node-problem-detector.yaml of kubernetes/node-problem-detector v0.8.18: 10m CPU, 80Mi) and NVSentinel's GPU health monitor (values.yaml of its chart: 100m, 128Mi), the start of an interpreter that does
-nothing, our reading of NVML alone (the same questions that `nvidia-smi -q` asks the library), and NVIDIA's `nvidia-smi -q` where there is one.
-Without a driver that is the least it can cost: its start and a refusal. NVIDIA's program does not run on the tests' library ("Mismatch in
-versions"): the two speak to each other by functions that no header has. A program of ours that played it would say nothing of its cost.
+worst moment (PSS, so that shared pages count once), which is what the limit of a unit or a pod meets. Beside it stand what others ask for:
+node-problem-detector (deployment/node-problem-detector.yaml of kubernetes/node-problem-detector v0.8.18: 10m CPU, 80Mi) and NVSentinel's GPU
+health monitor (values.yaml of its chart: 100m, 128Mi); the start of an interpreter that does nothing; our reading of NVML alone (the same
+questions that `nvidia-smi -q` asks the library); and NVIDIA's `nvidia-smi -q` where there is one. Without a driver that is the least it can
+cost: its start and a refusal. NVIDIA's program does not run on the tests' library ("Mismatch in versions"): the two speak to each other by
+functions that no header has. A program of ours that played it would say nothing of its cost.
 Exit code 1 when a check of the GPUs did not say ok: what is not read costs nothing.
 """
 
@@ -46,7 +47,9 @@ class Cost:
     @property
     def text(self) -> str:
         """In a few words."""
-        return f"{self.cpu:.2f} s CPU, {self.wall:.2f} s, largest process {self.largest:.0f} MiB, all together {self.all:.0f} MiB"
+        memory = f"largest process {self.largest:.0f} MiB, all together {self.all:.0f} MiB"
+        seen = memory if self.largest < float("inf") else "over before its memory could be looked at"
+        return f"{self.cpu:.2f} s CPU, {self.wall:.2f} s, {seen}"
 
 
 def measure(command: Sequence[str], env: Mapping[str, str], runs: int) -> Cost:

@@ -108,6 +108,8 @@ def test_a_dcgm_that_does_not_answer_is_unknown(node: Node, script: str) -> None
     assert statuses(findings) == ["unknown"]
     if "not enabled" in script:
         assert "dcgmi health -g 0 -s a" in findings[0].hint
+    else:
+        assert "judge by NVML what it watches" in findings[0].hint
 
 
 def test_it_may_be_asked_while_a_job_runs(node: Node) -> None:

@@ -19,6 +19,8 @@ __all__ = ["LEVELS", "DcgmHealth", "DiagRun"]
 LEVELS = {1: 120.0, 2: 600.0, 3: 2700.0, 4: 10800.0}
 # https://docs.nvidia.com/datacenter/dcgm/latest/reference/command-line-reference/dcgmi/dcgmi-diag.html
 _HINT = "is nv-hostengine running? systemctl status nvidia-dcgm"
+# the way that is left when DCGM does not answer is a check of its own for each thing that it watches; what they cannot show is its alone
+_MEANWHILE = "; meanwhile gpu-memory, nvlink, pcie, thermal-power and recovery judge by NVML what it watches, but for the InfoROM"
 _ALL = "0"  # DCGM's group of all GPUs
 
 
@@ -59,12 +61,12 @@ def _health(world: World, deadline: Deadline, *more: str) -> DcgmHealth:
         if "atches not enabled" in error.detail:
             raise Unread("exit", error.detail, "switch the watches on: dcgmi health -g 0 -s a") from None
         raise _missing(
-            world, Unread(error.ending, error.detail, _HINT if error.ending == "exit" else error.hint), "dcgm"
+            world, Unread(error.ending, error.detail, (_HINT if error.ending == "exit" else error.hint) + _MEANWHILE), "dcgm"
         ) from None
     overall = overall_health(ran.text)
     if not overall:
         enabled = "atches not enabled" not in ran.text
-        hint = _HINT if enabled else "switch the watches on: dcgmi health -g 0 -s a"
+        hint = _HINT + _MEANWHILE if enabled else "switch the watches on: dcgmi health -g 0 -s a"
         raise Unread("garbage", f"{ran.asked} says nothing of the overall health: {ran.text.strip()[:120]!r}", hint)
     return DcgmHealth(overall, _events(ran, "dcgmi-health"))
 
