@@ -75,19 +75,27 @@ def _week(column: str) -> str:
 
 
 _BY = {"cluster": "{0}cluster", "cause": f"coalesce({EFFECTIVE}, '')", "state": "coalesce({0}state, '')"}
-_ENDED = {
-    "keys": {"week": _week("ended"), **_BY},
-    "sums": {
-        "count": "1",
-        # of how many the GPU time is known
-        "ended": "{0}ended IS NOT NULL AND {0}started IS NOT NULL AND {0}gpus IS NOT NULL",
-        "gpu_ms": "coalesce(CAST(round(max({0}gpus * ({0}ended - {0}started) * 1000, 0)) AS INTEGER), 0)",
-    },
-    "watched": ("cluster", "state", "cause", "started", "ended", "gpus"),
-}
+
+
+def _ended(table: str) -> Rollup:
+    """What ended: attempts are counted as jobs are."""
+    return Rollup(
+        table,
+        "",
+        {"week": _week("ended"), **_BY},
+        {
+            "count": "1",
+            # of how many the GPU time is known
+            "ended": "{0}ended IS NOT NULL AND {0}started IS NOT NULL AND {0}gpus IS NOT NULL",
+            "gpu_ms": "coalesce(CAST(round(max({0}gpus * ({0}ended - {0}started) * 1000, 0)) AS INTEGER), 0)",
+        },
+        ("cluster", "state", "cause", "started", "ended", "gpus"),
+    )
+
+
 ROLLUPS = {
-    "jobs_weekly": Rollup("jobs", "", **_ENDED),
-    "attempts_weekly": Rollup("attempts", "", **_ENDED),
+    "jobs_weekly": _ended("jobs"),
+    "attempts_weekly": _ended("attempts"),
     # whether jobs reached a first step, by the week in which they were given nodes; who told, since not all who tell of jobs tell of steps
     "starts_weekly": Rollup(
         "jobs",
@@ -97,8 +105,7 @@ ROLLUPS = {
         ("cluster", "state", "cause", "started", "first_step", "source"),
     ),
 }
-KEYS = tuple(_ENDED["keys"])
-SUMS = tuple(_ENDED["sums"])
+KEYS = tuple(ROLLUPS["jobs_weekly"].keys)
 
 
 def week_start(week: int) -> float:
