@@ -1,37 +1,29 @@
 """
 Turn a fleet's history into its lemons: nodes and GPUs that fail more often than chance, each with the reason, and the list to exclude.
 
-All signs of one fault are one blame: job failure, Xid, drain and ticket within hours of each other on a unit. What nobody could lay on a node is
-shared among the job's nodes, so that a job's failure weighs 1 whatever its size; for a healthy node the expected weight is then its hours
-times the fleet's rate in small and large jobs alike. Blames over hours are judged by `workbench.fleet.excess`.
+`workbench.fleet.blames` makes one blame of all signs of a fault, and the failure of a job weighs 1 whatever its size: for a healthy node the
+expected weight is then its hours times the fleet's rate in small and large jobs alike. Blames over hours are judged by `workbench.fleet.excess`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from workbench.catalog import table
-from workbench.catalog.xid_facts import xid_row
-from workbench.errors import CatalogError
+from workbench.fleet.blames import blames, boards_of, named, seconds_of, signal_weights, texts
 from workbench.fleet.excess import Excess, excess, selected
 from workbench.parse.nodeset import fold
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["COLUMNS", "Lemons", "blames", "lemons", "signal_weights"]
+__all__ = ["COLUMNS", "Lemons", "lemons"]
 
-MERGE = (
-    12 * 3600.0
-)  # seconds: signs of one unit that follow each other within a shift are one fault with its drain, ticket and repair
 # whole blames below which a unit is not listed, however short its hours: two failures in its first two jobs may have one cause that is not
 # the node's (the same job started again), and are no two independent events, as the fit takes them to be
 LEAST = 2.5
 START = 3600.0  # seconds that a start counts as at least
 FEW = 20  # units with hours: below that what is usual is not known
-_GUILTY = ("hardware", "driver", "unknown")
 COLUMNS = ("unit", "kind", "node", "hours", "blames", "expected", "rate", "times", "chance", "listed", "why")
 
 
@@ -63,221 +55,6 @@ class Lemons:
     rate: float = 0.05
 
 
-@lru_cache(maxsize=1)
-def signal_weights() -> dict[str, tuple[float, str]]:
-    """
-    Return for each kind of sign what it weighs, 0 to 1, and its name in the plural.
-
-    Raises
-    ------
-    CatalogError
-        A weight is no number between 0 and 1: above 1 the counts' variance would exceed what the fit takes it to be.
-    """
-    rows = {}
-    for row in table("lemon_signals"):
-        try:
-            weight = float(row["weight"])
-        except ValueError:
-            weight = -1.0
-        if not 0.0 <= weight <= 1.0:
-            raise CatalogError(
-                f"lemon_signals.csv: weight {row['weight']!r} of {row['kind']} is not between 0 and 1", hint="correct the row"
-            )
-        rows[row["kind"]] = (weight, row["label"])
-    return rows
-
-
-def _seconds(times: Any) -> Any:
-    """Return epoch seconds of a column of times; NaN where there is none."""
-    import numpy as np
-    import pandas as pd
-
-    column = pd.to_datetime(times, utc=True)
-    known = column.notna().to_numpy()
-    out = np.full(len(column), np.nan)
-    out[known] = column[known].dt.as_unit("us").astype("int64").to_numpy() / 1e6
-    return out
-
-
-def _texts(frame: pd.DataFrame, name: str) -> Any:
-    """Return a text column as an array of str, empty where nobody told."""
-    import numpy as np
-
-    if name not in frame.columns:
-        return np.full(len(frame), "", dtype=object)
-    return frame[name].astype("object").where(frame[name].notna(), "").astype(str).to_numpy(dtype=object)
-
-
-def _named(clusters: Any, names: Any) -> Any:
-    """Return names with their cluster in front where there is one: two clusters have a node of the same name."""
-    import numpy as np
-
-    return np.array(
-        [f"{cluster}/{name}" if cluster and name else name for cluster, name in zip(clusters, names, strict=True)], dtype=object
-    )
-
-
-def _counts_against(kinds: Any, classes: Any, codes: Any) -> Any:
-    """Return which signs speak against the machine: not those of users and of the platform, nor Xids that programs cause."""
-    import numpy as np
-
-    keep = []
-    for kind, cls, code in zip(kinds, classes, codes, strict=True):
-        guilty = not cls or cls.split("/")[0] in _GUILTY or cls == "platform/node-lost"
-        if guilty and kind == "xid" and not cls and str(code).isdigit():
-            # named by the catalog as the program's, or as a mere consequence (45, 154); a code that it does not know counts
-            guilty = xid_row(int(code)).get("attribution") not in ("user", "informational")
-        keep.append(guilty)
-    return np.array(keep, dtype=bool)
-
-
-def blames(signals: pd.DataFrame, attempts: pd.DataFrame, node_states: pd.DataFrame, gpus: pd.DataFrame) -> pd.DataFrame:
-    """
-    Return every blame of a node or GPU, one row a fault.
-
-    Parameters
-    ----------
-    signals, attempts, node_states, gpus : DataFrame
-        As in `workbench.fleet.tables`; any may be empty.
-
-    Returns
-    -------
-    DataFrame
-        Columns node, gpu (its serial where known, else its UUID; empty when it is the node's), time (epoch seconds), weight, kinds (list),
-        codes (list), wide (whether a job on several nodes failed).
-    """
-    import numpy as np
-    import pandas as pd
-
-    weights = signal_weights()
-    parts = []
-    if len(signals):
-        kinds, classes = _texts(signals, "kind"), _texts(signals, "cls")
-        base = np.array([weights.get(kind, (0.5, kind))[0] for kind in kinds])
-        own = (
-            signals["weight"].astype("Float64").to_numpy(dtype=float, na_value=1.0)
-            if "weight" in signals
-            else np.ones(len(signals))
-        )
-        clusters = _texts(signals, "cluster")
-        part = pd.DataFrame(
-            {
-                "node": _named(clusters, _texts(signals, "node")),
-                "gpu": _texts(signals, "gpu_uuid"),
-                "time": _seconds(signals["time"]),
-                "job": _named(clusters, _texts(signals, "job")),
-                "kind": kinds,
-                "code": _texts(signals, "code"),
-                "weight": base * np.clip(own, 0.0, 1.0),
-                "shared": (kinds == "job-failure") & (own < 1.0),
-                "wide": False,
-            }
-        )
-        parts.append(part[_counts_against(kinds, classes, part["code"])])
-    if len(attempts):
-        parts.append(_of_attempts(attempts, weights))
-    if len(node_states):
-        states, causes = _texts(node_states, "state"), _texts(node_states, "cause")
-        down = (states == "down") & ~np.isin(causes, ("user", "platform"))
-        rows = node_states[down]
-        parts.append(
-            pd.DataFrame(
-                {
-                    "node": _named(_texts(rows, "cluster"), _texts(rows, "node")),
-                    "gpu": "",
-                    "time": _seconds(rows["begin"]),
-                    "job": "",
-                    "kind": "out-of-service",
-                    "code": "",
-                    "weight": weights["out-of-service"][0],
-                    "shared": False,
-                    "wide": False,
-                }
-            )
-        )
-    parts = [part for part in parts if len(part)]
-    if not parts:
-        return pd.DataFrame({name: [] for name in ("node", "gpu", "time", "weight", "kinds", "codes", "wide")})
-    rows = pd.concat(parts, ignore_index=True)
-    rows = rows[rows["time"].notna() & (rows["weight"] > 0) & ((rows["node"] != "") | (rows["gpu"] != ""))]
-    boards = _boards(gpus)
-    rows["gpu"] = [boards.get(one, one) for one in rows["gpu"]]
-    return _faults(_once_a_job(rows))
-
-
-def _of_attempts(attempts: pd.DataFrame, weights: dict[str, tuple[float, str]]) -> pd.DataFrame:
-    import numpy as np
-    import pandas as pd
-
-    causes, classes = _texts(attempts, "cause"), _texts(attempts, "cls")
-    failed = (_texts(attempts, "state") == "failed") & (np.isin(causes, _GUILTY) | (classes == "platform/node-lost"))
-    rows = attempts[failed]
-    out: list[tuple[Any, ...]] = []
-    clusters, jobs, nodes, uuids = (_texts(rows, name) for name in ("cluster", "job", "node", "gpu_uuid"))
-    for cluster, job, node, gpu, cause, when, names in zip(
-        clusters, jobs, nodes, uuids, causes[failed], _seconds(rows["ended"]), rows["node_names"], strict=True
-    ):
-        held = [str(one) for one in names] if isinstance(names, (list, tuple, np.ndarray)) else []
-        kind = "unknown-failure" if cause == "unknown" else "job-failure"
-        weight = weights[kind][0]
-        front = f"{cluster}/" if cluster else ""
-        if node or gpu:
-            out.append((front + node if node else "", gpu, when, front + job, kind, "", weight, False, len(held) > 1))
-        else:
-            out += [
-                (front + one, "", when, front + job, kind, "", weight / len(held), len(held) > 1, len(held) > 1) for one in held
-            ]
-    return pd.DataFrame(out, columns=["node", "gpu", "time", "job", "kind", "code", "weight", "shared", "wide"])
-
-
-def _once_a_job(rows: pd.DataFrame) -> pd.DataFrame:
-    """Make the blame for one failure of a job weigh 1 at most: what is laid on a node replaces what its nodes shared."""
-    import numpy as np
-
-    rows = rows.sort_values(["job", "time"], kind="stable").reset_index(drop=True)
-    new = (rows["job"] != rows["job"].shift()) | (rows["time"] - rows["time"].shift() > MERGE)
-    failure = new.cumsum().to_numpy()
-    of_job = rows["job"].to_numpy() != ""
-    direct = np.zeros(failure.max() + 1, dtype=bool)
-    direct[failure[of_job & ~rows["shared"].to_numpy(bool)]] = True
-    rows = rows[~(of_job & rows["shared"].to_numpy(bool) & direct[failure])]
-    failure = failure[rows.index.to_numpy()]
-    of_job = rows["job"].to_numpy() != ""
-    rows = rows.assign(failure=failure)
-    # a GPU and its node are one machine here
-    each = rows[of_job].groupby(["failure", "node"], sort=False)["weight"].max()
-    total = each.groupby("failure").sum()
-    scale = np.ones(len(rows))
-    scale[of_job] = 1.0 / np.maximum(1.0, total.reindex(rows.loc[of_job, "failure"]).to_numpy())
-    return rows.assign(weight=rows["weight"].to_numpy() * scale)
-
-
-def _faults(rows: pd.DataFrame) -> pd.DataFrame:
-    """Merge the signs of a unit that follow each other closely into one fault that weighs as its heaviest sign."""
-    import pandas as pd
-
-    rows = rows.sort_values(["node", "time"], kind="stable").reset_index(drop=True)
-    new = (rows["node"] != rows["node"].shift()) | (rows["time"] - rows["time"].shift() > MERGE)
-    groups = rows.groupby(new.cumsum(), sort=False)
-    out = groups.agg(node=("node", "first"), time=("time", "first"), weight=("weight", "max"), wide=("wide", "any"))
-    boards = [{one for one in column if one} for column in groups["gpu"].agg(list)]
-    out["gpu"] = [next(iter(one)) if len(one) == 1 else "" for one in boards]
-    out["kinds"] = groups["kind"].agg(lambda column: sorted(set(column)))
-    out["codes"] = [
-        sorted({str(code) for kind, code in zip(kinds, codes, strict=True) if kind in ("xid", "sxid") and code})
-        for kinds, codes in zip(groups["kind"].agg(list), groups["code"].agg(list), strict=True)
-    ]
-    return pd.DataFrame(out[["node", "gpu", "time", "weight", "kinds", "codes", "wide"]]).reset_index(drop=True)
-
-
-def _boards(gpus: pd.DataFrame) -> dict[str, str]:
-    """Return UUID → the name under which a GPU is counted: its serial number where somebody told it."""
-    if not len(gpus):
-        return {}
-    pairs = zip(_texts(gpus, "gpu_uuid"), _texts(gpus, "serial"), strict=True)
-    return {uuid: serial or uuid for uuid, serial in sorted(pairs, key=lambda pair: bool(pair[1])) if uuid}
-
-
 class _Busy:
     """Hours that each node was in jobs, up to any moment."""
 
@@ -286,8 +63,8 @@ class _Busy:
 
         spans: dict[str, list[tuple[float, float]]] = {}
         if len(attempts):
-            begins, ends = _seconds(attempts["started"]), _seconds(attempts["ended"])
-            for cluster, names, begin, end in zip(_texts(attempts, "cluster"), attempts["node_names"], begins, ends, strict=True):
+            begins, ends = seconds_of(attempts["started"]), seconds_of(attempts["ended"])
+            for cluster, names, begin, end in zip(texts(attempts, "cluster"), attempts["node_names"], begins, ends, strict=True):
                 end = until if np.isnan(end) else min(end, until)
                 if isinstance(names, (list, tuple, np.ndarray)) and end >= begin:
                     end = max(end, begin + START)  # a start is a risk of its own, however short the job
@@ -295,9 +72,9 @@ class _Busy:
                         spans.setdefault(f"{cluster}/{name}" if cluster else str(name), []).append((begin, end))
         self.from_jobs = bool(spans)
         if not spans and len(node_states):  # nobody told which job ran where: time in which it could have
-            begins, ends = _seconds(node_states["begin"]), _seconds(node_states["end"])
-            names = _named(_texts(node_states, "cluster"), _texts(node_states, "node"))
-            for name, state, begin, end in zip(names, _texts(node_states, "state"), begins, ends, strict=True):
+            begins, ends = seconds_of(node_states["begin"]), seconds_of(node_states["end"])
+            names = named(texts(node_states, "cluster"), texts(node_states, "node"))
+            for name, state, begin, end in zip(names, texts(node_states, "state"), begins, ends, strict=True):
                 end = until if np.isnan(end) else min(end, until)
                 if state == "usable" and end > begin:
                     spans.setdefault(name, []).append((begin, end))
@@ -348,7 +125,7 @@ def lemons(
         (node_states, "end"),
         (gpus, "begin"),
     ]
-    times = [_seconds(frame[name]) for frame, name in columns if len(frame)]
+    times = [seconds_of(frame[name]) for frame, name in columns if len(frame)]
     known = np.concatenate(times) if times else np.array([])
     known = known[np.isfinite(known)]
     end = until if until is not None else float(known.max()) if len(known) else 0.0
@@ -445,9 +222,9 @@ def _homes(gpus: pd.DataFrame, until: float) -> dict[str, list[tuple[str, float,
     homes: dict[str, list[tuple[str, float, float]]] = {}
     if not len(gpus):
         return homes
-    boards, nodes = _boards(gpus), _named(_texts(gpus, "cluster"), _texts(gpus, "node"))
+    boards, nodes = boards_of(gpus), named(texts(gpus, "cluster"), texts(gpus, "node"))
     for uuid, node, begin, end in zip(
-        _texts(gpus, "gpu_uuid"), nodes, _seconds(gpus["begin"]), _seconds(gpus["end"]), strict=True
+        texts(gpus, "gpu_uuid"), nodes, seconds_of(gpus["begin"]), seconds_of(gpus["end"]), strict=True
     ):
         if uuid and node:
             start = -np.inf if np.isnan(begin) else begin
@@ -458,8 +235,8 @@ def _homes(gpus: pd.DataFrame, until: float) -> dict[str, list[tuple[str, float,
 def _products(node_states: pd.DataFrame) -> dict[str, str]:
     if not len(node_states) or "sku" not in node_states:
         return {}
-    names = _named(_texts(node_states, "cluster"), _texts(node_states, "node"))
-    return {name: sku for name, sku in zip(names, _texts(node_states, "sku"), strict=True) if sku}
+    names = named(texts(node_states, "cluster"), texts(node_states, "node"))
+    return {name: sku for name, sku in zip(names, texts(node_states, "sku"), strict=True) if sku}
 
 
 def _why(row: dict[str, Any], faults: list[dict[str, Any]]) -> str:

@@ -8,7 +8,7 @@ Triggers keep the counts, so they are right whoever writes, corrects or deletes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,21 +75,27 @@ def _week(column: str) -> str:
 
 
 _BY = {"cluster": "{0}cluster", "cause": f"coalesce({EFFECTIVE}, '')", "state": "coalesce({0}state, '')"}
-_ENDED = Rollup(
-    "jobs",
-    "",
-    {"week": _week("ended"), **_BY},
-    {
-        "count": "1",
-        # of how many the GPU time is known
-        "ended": "{0}ended IS NOT NULL AND {0}started IS NOT NULL AND {0}gpus IS NOT NULL",
-        "gpu_ms": "coalesce(CAST(round(max({0}gpus * ({0}ended - {0}started) * 1000, 0)) AS INTEGER), 0)",
-    },
-    ("cluster", "state", "cause", "started", "ended", "gpus"),
-)
+
+
+def _ended(table: str) -> Rollup:
+    """What ended: attempts are counted as jobs are."""
+    return Rollup(
+        table,
+        "",
+        {"week": _week("ended"), **_BY},
+        {
+            "count": "1",
+            # of how many the GPU time is known
+            "ended": "{0}ended IS NOT NULL AND {0}started IS NOT NULL AND {0}gpus IS NOT NULL",
+            "gpu_ms": "coalesce(CAST(round(max({0}gpus * ({0}ended - {0}started) * 1000, 0)) AS INTEGER), 0)",
+        },
+        ("cluster", "state", "cause", "started", "ended", "gpus"),
+    )
+
+
 ROLLUPS = {
-    "jobs_weekly": _ENDED,
-    "attempts_weekly": replace(_ENDED, table="attempts"),
+    "jobs_weekly": _ended("jobs"),
+    "attempts_weekly": _ended("attempts"),
     # whether jobs reached a first step, by the week in which they were given nodes; who told, since not all who tell of jobs tell of steps
     "starts_weekly": Rollup(
         "jobs",
@@ -99,8 +105,7 @@ ROLLUPS = {
         ("cluster", "state", "cause", "started", "first_step", "source"),
     ),
 }
-KEYS = tuple(_ENDED.keys)
-SUMS = tuple(_ENDED.sums)
+KEYS = tuple(ROLLUPS["jobs_weekly"].keys)
 
 
 def week_start(week: int) -> float:
