@@ -140,9 +140,7 @@ def _per_node(env: Mapping[str, str], words: str, gpus: int) -> int | None:
     return 1 if gpus <= 1 else None
 
 
-def _counted(
-    containers: list[Mapping[str, Any]], identity: Mapping[str, Any], gpus: int
-) -> tuple[list[int], int | None, bool]:
+def _counted(containers: list[Mapping[str, Any]], identity: Mapping[str, Any], gpus: int) -> tuple[list[int], int | None, bool]:
     """Return the ranks that a pod's environment and command count, the local rank of its one process, and whether torchrun may number anew."""
     main = next((container for container in containers if _gpus(container)), containers[0] if containers else {})
     env, words = _env(main), " ".join(str(word) for word in [*(main.get("command") or []), *(main.get("args") or [])])
