@@ -12,7 +12,7 @@ from workbench.parse.kubernetes_loose import said_by_container
 from workbench.parse.kubernetes_owners import owner_of
 from workbench.parse.kubernetes_reasons import Meaning, classify, epoch, parse_quantity
 
-__all__ = ["parse_pod", "pod_identity"]
+__all__ = ["parse_pod", "pod_identity", "ranks_of_pod"]
 
 # labels and annotations that bear the index of a pod in its job, the most specific first
 _INDEX_KEYS = (
@@ -140,17 +140,10 @@ def _per_node(env: Mapping[str, str], words: str, gpus: int) -> int | None:
     return 1 if gpus <= 1 else None
 
 
-def _ranks(
-    item: Mapping[str, Any], containers: list[Mapping[str, Any]], identity: Mapping[str, Any], gpus: int, part: Parsed
-) -> list[int]:
-    """Append the placements of the ranks of a pod and return the ranks."""
+def _counted(containers: list[Mapping[str, Any]], identity: Mapping[str, Any], gpus: int) -> tuple[list[int], int | None, bool]:
+    """Return the ranks that a pod's environment and command count, the local rank of its one process, and whether torchrun may number anew."""
     main = next((container for container in containers if _gpus(container)), containers[0] if containers else {})
     env, words = _env(main), " ".join(str(word) for word in [*(main.get("command") or []), *(main.get("args") or [])])
-    node, name, start = (
-        (item.get("spec") or {}).get("nodeName"),
-        str(item["metadata"]["name"]),
-        epoch((item.get("status") or {}).get("startTime")),
-    )
     each = _per_node(env, words, gpus)
     # RANK of a PyTorchJob counts pods, and only equals the global rank when a pod is one process
     group = _number(env, "PET_NODE_RANK", "NODE_RANK", "GROUP_RANK", "JOB_COMPLETION_INDEX", "RANK", "OMPI_COMM_WORLD_NODE_RANK")
@@ -158,17 +151,44 @@ def _ranks(
         group = identity["index"]
     # with a c10d rendezvous torchrun numbers the nodes anew, whatever the pod is called
     elastic = ("rdzv" in words and "static" not in words) or env.get("PET_RDZV_BACKEND", "static") != "static"
-    devices = annotated(item["metadata"].get("annotations") or {})
-    origin = "pod-env-elastic" if elastic else "pod-env"
     local, rank = _number(env, "LOCAL_RANK"), _number(env, "RANK")
     if local is not None and rank is not None:
-        each, group, ranks = 1, rank, [rank]
-    elif each is not None and group is not None:
-        ranks = list(range(group * each, group * each + min(each, 1024)))
-    else:
+        return [rank], local, elastic
+    if each is not None and group is not None:
+        return list(range(group * each, group * each + min(each, 1024))), local, elastic
+    return [], local, elastic
+
+
+def ranks_of_pod(item: Mapping[str, Any]) -> list[int]:
+    """
+    Return the ranks that run in a pod, in the order of their processes; empty where nothing tells, or a rendezvous may number them anew.
+
+    Parameters
+    ----------
+    item : mapping
+        The pod as the API server gives it.
+    """
+    containers = (item.get("spec") or {}).get("containers") or []
+    ranks, _, elastic = _counted(containers, pod_identity(item), sum(_gpus(container) for container in containers))
+    return [] if elastic else ranks
+
+
+def _ranks(
+    item: Mapping[str, Any], containers: list[Mapping[str, Any]], identity: Mapping[str, Any], gpus: int, part: Parsed
+) -> list[int]:
+    """Append the placements of the ranks of a pod and return the ranks."""
+    node, name, start = (
+        (item.get("spec") or {}).get("nodeName"),
+        str(item["metadata"]["name"]),
+        epoch((item.get("status") or {}).get("startTime")),
+    )
+    ranks, local, elastic = _counted(containers, identity, gpus)
+    if not ranks:
         if node:
             part.placements.append(Placement(None, node, None, None, None, name, identity["attempt"], start, "pod"))
         return []
+    devices = annotated(item["metadata"].get("annotations") or {})
+    origin = "pod-env-elastic" if elastic else "pod-env"
     for at, number in enumerate(ranks):
         gpu = devices[at] if len(devices) == len(ranks) else None
         part.placements.append(

@@ -235,7 +235,9 @@ def map_figure(
     source = ColumnDataSource(data, name="image")
     mapper = LinearColorMapper(palette=palette, low=-0.5, high=len(palette) - 0.5)
     drawn = made.image("image", x="x", y="y", dw="dw", dh="dh", source=source, color_mapper=mapper, name="map")
-    where = {"rows": rows, "names": names, "words": words}
+    # a source and no list: Bokeh looks for models in each element of a list, of two thousand nodes longer than all else takes
+    nodes = ColumnDataSource({"name": np.array(names, dtype=object)}, name="nodes")
+    where = {"rows": rows, "nodes": nodes, "words": words}
     hover = HoverTool(
         renderers=[drawn],
         visible=False,
@@ -247,7 +249,7 @@ def map_figure(
             "@who": CustomJSHover(
                 args=where,
                 code="if(format==='rank')return String(rows.data.rank[value]);const n=rows.data.node[value],g=rows.data.gpu[value];"
-                "return (n<0?'node not known':names[n])+(g<0?'':' GPU '+g)",
+                "return (n<0?'node not known':nodes.data.name[n])+(g<0?'':' GPU '+g)",
             ),
             "@image": CustomJSHover(args=where, code="return words[value]??''"),
             "$x": time_hover(),
@@ -264,12 +266,12 @@ def map_figure(
             const i = Math.floor((cb_obj.y - y[0]) / dh[0] * high), j = Math.floor((cb_obj.x - x[0]) / dw[0] * wide);
             if (!(i >= 0 && i < high && j >= 0 && j < wide)) return;
             const row = who[0][i * wide + j], node = rows.data.node[row];
-            tapped.data = {rank: [rows.data.rank[row]], row: [row], time: [cb_obj.x / 1e3], node: [node < 0 ? '' : names[node]],
+            tapped.data = {rank: [rows.data.rank[row]], row: [row], time: [cb_obj.x / 1e3], node: [node < 0 ? '' : nodes.data.name[node]],
                            gpu: [rows.data.gpu[row]], state: [words[image[0][i * wide + j]]]};""",
         ),
     )
-    made.tags = [tapped, rows]  # kept with the figure, and found by name
-    _ticks(made, activity, names, codes)
+    made.tags = [tapped, rows, nodes]  # kept with the figure, and found by name
+    _ticks(made, activity, names, codes, rows)
     return made
 
 
@@ -279,7 +281,7 @@ def _range(start: float, end: float) -> Any:
     return Range1d(start=start, end=end, bounds=(min(start, end), max(start, end)))
 
 
-def _ticks(made: figure, activity: Activity, names: list[str], codes: np.ndarray) -> None:
+def _ticks(made: figure, activity: Activity, names: list[str], codes: np.ndarray, rows: Any) -> None:
     """Name nodes at the y axis where there is room for each, else count ranks in powers of two."""
     from bokeh.models import AdaptiveTicker, CustomJSTickFormatter, FixedTicker
 
@@ -297,8 +299,8 @@ def _ticks(made: figure, activity: Activity, names: list[str], codes: np.ndarray
     made.yaxis.ticker = AdaptiveTicker(base=2, mantissas=[1], min_interval=1, num_minor_ticks=0, desired_num_ticks=8)
     regular = bool((activity.ranks == np.arange(count)).all())
     made.yaxis.formatter = CustomJSTickFormatter(
-        args={"ranks": [] if regular else [int(rank) for rank in activity.ranks], "regular": regular},
-        code="return Number.isInteger(tick)?(regular?tick:ranks[tick]??'').toLocaleString('en'):''",
+        args={"rows": rows, "regular": regular},
+        code="return Number.isInteger(tick)?(regular?tick:rows.data.rank[tick]??'').toLocaleString('en'):''",
     )
 
 
@@ -308,7 +310,8 @@ def mark_events(made: figure, activity: Activity, ranks: pd.DataFrame | None, ev
 
     wanted = events[events["evidence"].notna() & events["time"].notna()].sort_values("evidence").head(MOST_MARKERS)
     names, codes, _ = _nodes(activity, ranks)
-    place = {name: float(np.flatnonzero(codes == code).mean()) for code, name in enumerate(names)} if len(wanted) else {}
+    asked = {plain(node, 60) for node in wanted["node"].dropna()}
+    place = {name: float(np.flatnonzero(codes == code).mean()) for code, name in enumerate(names) if name in asked}
     columns: dict[str, list[Any]] = {name: [] for name in ("x", "y", "role", "number", "what", "text")}
     for x, (_, event) in zip(milliseconds(wanted["time"]), wanted.iterrows(), strict=True):
         row: float | None = None

@@ -7,7 +7,8 @@ told. A scheduler that calls a node ready has not looked at its GPUs. What befal
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -124,8 +125,9 @@ def assemble(
             _weigh(nodes[condition.node], condition)
     rows: list[dict[str, Any]] = []
     gpus: list[dict[str, Any]] = []
+    doubtful = _doubtful(nodes.values())
     for one in sorted(nodes.values(), key=lambda one: one.name):
-        mine, said = _gpus_of(one)
+        mine, said = _gpus_of(one, doubtful)
         rows.append(_row(one, mine, said))
         gpus += mine
     past = [{**row, "node": called(row["node"]) if row.get("node") else None} for part in parts for row in part.incidents]
@@ -241,7 +243,7 @@ def _weigh(one: _Node, condition: Condition) -> None:
     one.said.append(_Say(health, f"{condition.name}: {condition.message or condition.reason}", cls, condition.since))
 
 
-def _gpus_of(one: _Node) -> tuple[list[dict[str, Any]], list[_Say]]:
+def _gpus_of(one: _Node, doubtful: Container[str] = ()) -> tuple[list[dict[str, Any]], list[_Say]]:
     """Return the rows of a node's GPUs, those that it should have and nobody saw among them, and what is said of single GPUs."""
     whole = _worst(one.said)
     known = list(one.gpus.values())
@@ -254,7 +256,9 @@ def _gpus_of(one: _Node) -> tuple[list[dict[str, Any]], list[_Say]]:
     known += [{"gpu_index": next(free), "lacks": seen > 0} for _ in range(max(0, should - seen))]
     out, told = [], []
     holder = _sole_job(one)
-    for gpu in sorted(known, key=lambda gpu: gpu["gpu_index"]):
+    # indices move when a GPU is lost: then nobody knows which process has which
+    whose = _ranks(one, holder, doubtful, 0 if any(gpu.get("lacks") for gpu in known) else len(known)) or [None] * len(known)
+    for gpu, rank in zip(sorted(known, key=lambda gpu: gpu["gpu_index"]), whose, strict=True):
         said = list(gpu.pop("said", ()))
         if gpu.pop("lacks", False):
             said.append(_Say("unknown", f"the node should have {should} GPUs, and only {seen} of them are told of"))
@@ -277,6 +281,7 @@ def _gpus_of(one: _Node) -> tuple[list[dict[str, Any]], list[_Say]]:
                 "why": own.why,
                 "cause": own.cause.split("/")[0],
                 "job": gpu.get("job") or holder,
+                "rank": rank if gpu.get("rank") is None else gpu["rank"],
             }
         )
     return out, told
@@ -329,6 +334,27 @@ def _sole_job(one: _Node) -> str | None:
     jobs = {str(row["job"]) for row in one.work if row.get("gpus")}
     held = sum(int(row.get("gpus") or 0) for row in one.work)
     return jobs.pop() if len(jobs) == 1 and held >= int(one.facts.get("gpus") or len(one.gpus) or 1) else None
+
+
+def _ranks(one: _Node, holder: str | None, doubtful: Container[str], count: int) -> Sequence[int | None]:
+    """
+    Return the rank on each GPU of a node, in the order of GPUs: known when one pod of one job holds all of them with a process each.
+
+    Launchers give the first process of a node its first GPU (torchrun's LOCAL_RANK), and only then places and ranks are the same.
+    """
+    rows = [row for row in one.work if row.get("gpus")]
+    numbers = tuple(rows[0].get("numbers") or ()) if len(rows) == 1 else ()
+    sure = holder is not None and holder not in doubtful and len(numbers) == count
+    return numbers if sure else (None,) * count
+
+
+def _doubtful(nodes: Iterable[_Node]) -> set[str]:
+    """Return the jobs of which two pods claim the same rank: their numbers are those of something else, such as of kinds of replicas."""
+    told: dict[str, Counter[int]] = defaultdict(Counter)
+    for one in nodes:
+        for row in one.work:
+            told[str(row.get("job"))].update(row.get("numbers") or ())
+    return {job for job, numbers in told.items() if any(many > 1 for many in numbers.values())}
 
 
 def _jobs(nodes: Iterable[_Node]) -> pd.DataFrame:

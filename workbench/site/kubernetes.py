@@ -19,7 +19,7 @@ from workbench.health.conditions import FIT, NodeCondition, camel, is_stale
 from workbench.model import Condition, Event
 from workbench.parse.kubernetes import parse_objects
 from workbench.parse.kubernetes_owners import owner_of
-from workbench.parse.kubernetes_pods import pod_identity
+from workbench.parse.kubernetes_pods import pod_identity, ranks_of_pod
 from workbench.parse.kubernetes_reasons import epoch, gpu_in
 from workbench.remediation.conditions import of_node
 from workbench.remediation.executors.kubernetes.nodes import node_state
@@ -129,7 +129,7 @@ class KubernetesFleet:
         rows: list[dict[str, Any]] = []
 
         def keep(pod: dict[str, Any]) -> bool:
-            rows.append(slim(pod))  # the rest of a large cluster's pods need not be held
+            rows.append(slim(pod) | {"numbers": _numbers(pod)})  # the rest of a large cluster's pods need not be held
             return False
 
         path = path_of("", "v1", "pods", self._namespace)
@@ -305,6 +305,14 @@ def _addresses(items: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 # -- jobs -----------------------------------------------------------------------------------------------------------------
 
 
+def _numbers(pod: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the ranks that run in a pod, in the order of their processes; an odd pod tells none."""
+    try:
+        return tuple(ranks_of_pod(pod))
+    except ODD:
+        return ()
+
+
 def _work(pods: Iterable[dict[str, Any]], names: set[str]) -> Iterator[dict[str, Any]]:
     """Yield a row for each pod with GPUs on a node of the fleet."""
     none = Budgets(())
@@ -329,5 +337,6 @@ def _work(pods: Iterable[dict[str, Any]], names: set[str]) -> Iterator[dict[str,
             "gpus": work.gpus,
             "ranks": work.ranks,
             "index": pod_identity(pod)["index"],
+            "numbers": pod.get("numbers") or (),
             "start": work.since,
         }
