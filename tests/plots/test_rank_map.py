@@ -94,7 +94,7 @@ def test_ranks_that_do_not_count_from_zero_keep_their_numbers(job: Job) -> None:
 
     made = rank_map(activity, ranks.assign(rank=ranks["rank"] + 1000))
 
-    assert list(made.yaxis.formatter.args["rows"].data["rank"])[0] == 1000
+    assert next(iter(made.yaxis.formatter.args["rows"].data["rank"])) == 1000
     assert rank_at(activity, 3.5, START + 60) == 1003
 
 
