@@ -153,7 +153,8 @@ def test_a_plan_does_not_live_longer_because_the_clock_was_set_back() -> None:
     def tell(one: Any) -> None:
         if one.action.id == "n0-cordon":
             site.fleet.jump(-86400.0)
-            site.fleet.sleep(1000.0)
+            # what comes after a step has that step's time in addition
+            site.fleet.sleep(900.0 + one.action.deadline)
 
     outcomes = site.apply(plan=plan, tell=tell)
 
