@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -62,7 +63,7 @@ def pci_tree(root: Path, addresses: Iterable[str]) -> None:
         folder.mkdir()
         (folder / "vendor").write_text("0x10de\n")
         (folder / "class").write_text("0x030200\n")
-        (folder / "driver").symlink_to(driver)
+        (folder / "driver").symlink_to(os.path.relpath(driver, folder))
 
 
 def node(scenario: Path, folder: Path, **settings: object) -> World:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -225,7 +226,8 @@ def _below_a_switch(root: Path, address: str) -> None:
     above = root / "sys/devices/pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:02.0"
     above.mkdir(parents=True)
     (bus / address).rename(above / address)
-    (bus / address).symlink_to(above / address)
+    # sysfs's links are relative: they hold where another root is mounted, as in a container with the host's files
+    (bus / address).symlink_to(os.path.relpath(above / address, bus))
     for kind, folder in ((4, above.parents[1]), (5, above.parents[0]), (6, above)):
         # PCI Express capability at 0x40; Access Control Services, which redirect nothing, behind AER
         space = bytearray(4096)
@@ -236,7 +238,7 @@ def _below_a_switch(root: Path, address: str) -> None:
         (folder / "config").write_bytes(bytes(space))
         (folder / "vendor").write_text("0x1000\n")
         (folder / "class").write_text("0x060400\n")
-        (bus / folder.name).symlink_to(folder)
+        (bus / folder.name).symlink_to(os.path.relpath(folder, bus))
 
 
 def _processes() -> dict[str, str]:
