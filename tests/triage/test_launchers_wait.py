@@ -39,9 +39,10 @@ def test_the_same_silence_without_a_failure_before_it_is_a_hang(tmp_path: Path, 
     assert load(folder).triage().cls == "user/hang"
 
 
-def test_agents_that_the_launcher_ends_after_a_bug_take_nothing_of_its_certainty() -> None:
-    """A real run: a rank raises on one node, eight seconds later the launcher sends SIGTERM to the agent of the other one."""
-    verdict = load(DATA / "bug_then_launcher_ends_the_others").triage()
+@pytest.mark.parametrize("run", ["bug_then_launcher_ends_the_others", "bug_then_launcher_ends_the_others_at_once"])
+def test_agents_that_the_launcher_ends_after_a_bug_take_nothing_of_its_certainty(run: str) -> None:
+    """Real runs: a rank raises on one node, eight seconds (or less than one) later the launcher sends SIGTERM to the agent of the other one."""
+    verdict = load(DATA / run).triage()
     assert (verdict.cls, verdict.node, verdict.rank) == ("user/exception", "node-b", 2)
     assert certain(verdict), verdict.confidence
     assert all(one.cls != "platform/preemption" for one in verdict.hypotheses)

@@ -185,14 +185,36 @@ def symptoms(context: Context, outcome: Outcome) -> None:
 
 
 def _after_a_failure(context: Context, outcome: Outcome, event: Event) -> bool:
-    """Tell whether a rank had failed by a cause of its own clearly before."""
-    return event.time is not None and any(
-        group.first is not None
-        and group.first < (event.time or 0.0) - context.windows.same_instant
+    """Tell whether a rank had failed by a cause of its own clearly before: by its time, or since an agent had told so in the same output."""
+    if event.time is None:
+        return False
+    causes = [
+        group.first
+        for group in outcome.alive()
+        if group.first is not None
         and group.score >= 0.35
         and group.source in JOB_SOURCES
         and group.cls not in (*_ENDED, "unknown", "none")
-        for group in outcome.alive()
+    ]
+    told = any(_reports(one, event) for one in context.events)
+    return any(first < event.time - (0.0 if told else context.windows.same_instant) for first in causes)
+
+
+def _reports(one: Event, event: Event) -> bool:
+    """
+    Tell whether an agent reports, further up in the output of a launcher, that a rank ended by itself.
+
+    Who is ended on purpose is signalled first and reported afterwards, so the order of the two tells one from the other where clocks cannot.
+    """
+    return (
+        one.signature in ("elastic-exit", "elastic-failure")
+        and one.code is not None
+        and 0 < one.code < 128
+        and one.file == event.file
+        and (one.line or 0) < (event.line or 0)
+        and one.time is not None
+        and event.time is not None
+        and one.time <= event.time
     )
 
 
