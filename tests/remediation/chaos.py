@@ -413,6 +413,7 @@ class Sequence:
         """Everything answers again; every controller starts anew and finds out what became of what it had begun."""
         fleet = self.fleet
         fleet.fault = None
+        fleet.pause = None  # nor does a controller stand still any more: its page would wait for a third turn
         fleet.sleep(600.0)
         fleet._due.clear()
         # only when nothing can happen any more: somebody may throw the switch within the last wait
