@@ -24,7 +24,7 @@ from workbench.errors import WorkbenchError
 from workbench.model import Gpu
 from workbench.remediation import engine
 from workbench.remediation.executors.contract import Deadline
-from workbench.remediation.journal import Journal
+from workbench.remediation.journal import Entry, Journal
 from workbench.remediation.ladder import Ladders, ladders
 from workbench.remediation.model import Plan, Trouble
 from workbench.remediation.planner import make_plan
@@ -67,6 +67,12 @@ class CrashingJournal(Journal):
     writes = 0
     crash: tuple[int, str] | None = None
     disk: Callable[[], None] | None = None
+    on_plan: Callable[[Plan], None] | None = None
+
+    def record_plan(self, plan: Plan) -> Entry:
+        if self.on_plan is not None:
+            self.on_plan(plan)
+        return super().record_plan(plan)
 
     def _write(self, kind: str, **fields: Any) -> Any:
         self.writes += 1
@@ -97,6 +103,8 @@ class Controller:
 class Sequence:
     """One fleet and what happens to it; all that is random comes from the seed."""
 
+    watches: type[Invariants] = Invariants
+
     def __init__(self, seed: int, *, nodes: int = 0, rounds: int = 0) -> None:
         self.seed = seed
         self.random = random = Random(seed)
@@ -117,7 +125,7 @@ class Sequence:
         self.false: dict[str, tuple[Any, ...]] = {}
         self.since: dict[tuple[str, str], float] = {}
         self._build(size)
-        self.invariants = Invariants(fleet, self.policy, exact=not self.two, original=size)
+        self.invariants = self.watches(fleet, self.policy, exact=not self.two, original=size)
         fleet.on_effect = self.invariants.effect
         fleet.fault = self._fault
         self.crashes = random.choice((0, 0, 1, 1, 2, 3))
