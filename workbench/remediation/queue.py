@@ -16,8 +16,8 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,10 @@ class QueueError(WorkbenchError):
     """It cannot be done to this plan: it is another one by now, decided already, or not there."""
 
     exit_code = 3
+
+
+class _NeverAskedError(QueueError):
+    """A plan without its first event: its proposal never came to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,7 @@ class Queue:
 
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.root, self._clock = root, clock
+        self._known: dict[str, tuple[tuple[Any, ...], Proposal]] = {}  # plans with what told their files apart when they were read
         self.problems: list[str] = []
 
     # reading
@@ -178,7 +183,9 @@ class Queue:
         found: list[Proposal] = []
         for name in names:
             try:
-                found.append(self.get(name.removesuffix(".plan.json")))
+                found.append(self._proposal(name.removesuffix(".plan.json")))
+            except _NeverAskedError:
+                pass  # it is being proposed at this moment, or whoever did so died: nobody can have said anything of it
             except QueueError as error:
                 self.problems.append(str(error))
         waiting = sorted((one for one in found if one.state in WAITING), key=lambda one: (one.since, one.id))
@@ -187,16 +194,31 @@ class Queue:
 
     def get(self, id: str) -> Proposal:
         """
-        Return one plan.
+        Return one plan, as its files are at this moment.
 
         Raises
         ------
         QueueError
             There is none, or its files cannot be read.
         """
+        self._known.pop(id, None)
+        return self._proposal(id)
+
+    def _proposal(self, id: str) -> Proposal:
+        """Return one plan; its files are read again when they are other ones than at the last look."""
+        mark = tuple(_mark(self._file(id, suffix)) for suffix in (".plan.json", ".events.jsonl"))
+        if (known := self._known.get(id)) is not None and known[0] == mark:
+            found = known[1]
+        else:
+            found = self._read(id)
+            self._known[id] = mark, found
+        waits = found.state in ("proposed", "approved") and not found.problem
+        return replace(found, state="expired") if waits and found.plan.expires <= self._clock() else found
+
+    def _read(self, id: str) -> Proposal:
         document, events = self._document(id), self._events(id)
         if not events:
-            raise QueueError(f"the plan {id} in the queue has no event: nobody knows who proposed it")
+            raise _NeverAskedError(f"the plan {id} in the queue has no event: nobody knows who proposed it")
         kind = str(document.get("kind"))
         proposed = events[0]
         problem = ""
@@ -209,11 +231,8 @@ class Queue:
             problem = "its file is another plan than the one that was proposed"
         elif not problem and plan.id != id:
             problem = f"its file has the plan {plan.id}"
-        state = events[-1].state
-        if state in ("proposed", "approved") and not problem and plan.expires <= self._clock():
-            state = "expired"
         since = float(proposed.data.get("since") or proposed.time)
-        return Proposal(id, kind, plan, proposed.digest, state, tuple(events), since, problem)
+        return Proposal(id, kind, plan, proposed.digest, events[-1].state, tuple(events), since, problem)
 
     def approved(self) -> list[Proposal]:
         """Return the plans that a person has said yes to and that wait to be done, in the order of the yes."""
@@ -264,8 +283,9 @@ class Queue:
                     return None
             document = {"schema": SCHEMA, "kind": kind, "plan": plan.to_dict()}
             file = self._file(plan.id, ".plan.json")
-            if file.exists():
-                return self.get(plan.id)
+            with suppress(_NeverAskedError):
+                if file.exists():
+                    return self.get(plan.id)
             seal = digest_of(kind, plan)
             try:
                 write_whole(file, document)
@@ -437,6 +457,15 @@ class Queue:
             sync_folder(self.root)
         except OSError as error:
             raise QueueError(f"{file} cannot be written: {error.strerror or error}") from None
+
+
+def _mark(file: Path) -> tuple[int, int, int] | None:
+    """Return what tells a file from an earlier one of its name; None when there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _event(line: bytes) -> Event | None:
