@@ -88,7 +88,7 @@ class Asked(Invariants):
             return
         known = self.actions.get((effect.by, effect.action))
         if known is None:
-            self.wrong(effect, "it is of no plan")
+            self.wrong(effect, "neither a rule of the policy nor a person allowed it")
             return
         if known[0].approval == "auto" and self._ruled(*known):
             return
@@ -141,6 +141,7 @@ class Turns(Sequence):
 
     def __init__(self, seed: int, folder: Path, *, nodes: int = 0, rounds: int = 0) -> None:
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
         self.turns = Random(f"turns {seed}")
         self.processes: dict[str, Process] = {}
         self.tampered: set[str] = set()
@@ -158,6 +159,10 @@ class Turns(Sequence):
     def _switch(self) -> None:
         super()._switch()
         (self.folder / "stop").touch()
+
+    def _switch_off(self) -> None:
+        super()._switch_off()
+        (self.folder / "stop").unlink(missing_ok=True)
 
     def _controller(self, name: str, journal: CrashingJournal | None = None) -> Controller:
         one = super()._controller(name, journal)
@@ -313,7 +318,6 @@ class Turns(Sequence):
 
     def _settle(self) -> None:
         """Everything answers again and nobody stops anything: what people said yes to is done or over, and all of it is written down."""
-        (self.folder / "stop").unlink(missing_ok=True)
         super()._settle()
         fleet, broken = self.fleet, self.invariants.broken
         self.crashes = 0

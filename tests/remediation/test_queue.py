@@ -286,6 +286,44 @@ def test_a_torn_last_line_is_an_event_that_never_was(queue: Queue) -> None:
     assert [event.state for event in queue.get(one.id).events] == ["proposed", "rejected"]
 
 
+@pytest.mark.parametrize("torn", [None, b"", b'3f1c88aa {"by": "loop@a", "da'])
+def test_a_proposal_that_never_came_to_its_end_is_no_trouble_and_can_be_made_again(torn: bytes | None, queue: Queue) -> None:
+    """Who died between the plan and its first line, or in the middle of that, has asked nobody anything."""
+    one = proposed(queue)
+    file = queue.root / f"{one.id}.events.jsonl"
+    file.unlink()
+    if torn is not None:
+        file.write_bytes(torn)
+
+    assert (queue.proposals(), queue.problems) == ([], [])
+    with pytest.raises(QueueError, match="no event"):
+        queue.approve(one.id, one.digest, by="maria")
+    again = proposed(queue)
+    assert (again.id, again.state, len(again.events)) == (one.id, "proposed", 1)
+
+
+def test_what_has_not_changed_is_not_read_again_and_what_has_is(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller looks several times a minute, and what is over stays in the folder for good."""
+    ids = [proposed(queue, f"gpu-{number:03}").id for number in range(1, 9)]
+    for id in ids[2:]:
+        queue.withdraw(id, by="loop@a", reason="over")
+    before = queue.proposals()
+    read: list[str] = []
+    load = Plan.from_dict.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(Plan, "from_dict", classmethod(lambda cls, value: (read.append(value["id"]), load(cls, value))[1]))
+
+    assert queue.proposals() == before
+    assert read == []
+    other = Queue(queue.root, clock=lambda: NOW)
+    other.approve(ids[0], other.get(ids[0]).digest, by="maria")
+    read.clear()
+    assert [one.id for one in queue.approved()] == [ids[0]]
+    assert read == [ids[0]]
+    file = queue.root / f"{ids[1]}.plan.json"
+    file.write_text(file.read_text().replace("gpu-002", "gpu-009"))
+    assert {one.id: bool(one.problem) for one in queue.proposals()}[ids[1]]
+
+
 def test_a_line_that_somebody_changed_makes_the_plan_unusable_and_others_go_on(queue: Queue) -> None:
     one, other = proposed(queue), proposed(queue, "gpu-002")
     queue.approve(one.id, one.digest, by="maria")

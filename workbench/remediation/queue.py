@@ -1,9 +1,7 @@
 """
 Turn plans that need a yes into a queue on disk that several processes share: proposed, decided by a person, done by one controller, or over.
 
-A plan is a file that is never changed; what happened to it is a file of lines, one an event, each on the disk when the call that wrote it
-returns.
-A yes is bound to the digest of the plan it was given to: what is executed is that plan and nothing else, and a file that was changed since is
+A plan is a file that is never changed; what happened to it is a file of lines, each on the disk when the call that wrote it returns. A yes is bound to the digest of the plan it was given to: what is executed is that plan and nothing else, and a file that was changed since is
 refused. Who may say yes is for the caller to know (`workbench.serving`, or who may write the folder).
 """
 
@@ -314,8 +312,7 @@ class Queue:
     def withdraw(self, id: str, *, by: str, reason: str) -> Proposal:
         """Take a proposal back that nobody has decided."""
         with self._lock():
-            one = self.get(id)
-            if one.state != "proposed":
+            if (one := self.get(id)).state != "proposed":
                 raise QueueError(f"the plan {id} is {one.state}")
             self._append(id, Event(self._clock(), "withdrawn", by, reason[:_REASON], one.digest))
         return self.get(id)
