@@ -72,7 +72,9 @@ class Asked(Invariants):
 
     def planned(self, plan: Plan, by: str) -> None:
         """Note what a controller is given: of the loop's own plan what needs nobody, of a person's all."""
-        part = plan if plan.id in self.said else replace(plan, actions=tuple(one for one in plan.actions if one.approval == "auto"))
+        part = (
+            plan if plan.id in self.said else replace(plan, actions=tuple(one for one in plan.actions if one.approval == "auto"))
+        )
         super().planned(part, by)
         for action in part.actions:
             self.given.setdefault((by, action.id), set()).add(plan.id)
@@ -287,8 +289,8 @@ class Turns(Sequence):
 
     def _tamper(self, one: Proposal) -> None:
         """Change what is to be done behind everybody's back, in half of the cases with a seal that fits."""
-        if not one.plan.actions:
-            return  # somebody did before
+        if one.id in self.tampered:
+            return  # twice might be as it was
         file = self.people.root / f"{one.id}.plan.json"
         document = json.loads(file.read_text(encoding="utf-8"))
         last = one.plan.actions[-1]
@@ -336,13 +338,17 @@ class Turns(Sequence):
         broken += [f"the queue cannot be read: {one}" for one in self.people.problems]
         noted: set[str] = set()
         for one in self.controllers:
-            marks = [str(entry.data["queue"]) for entry in one.journal.entries() if entry.kind == "note" and "queue" in entry.data]
+            marks = [
+                str(entry.data["queue"]) for entry in one.journal.entries() if entry.kind == "note" and "queue" in entry.data
+            ]
             noted |= set(marks)
             if len(marks) != len(set(marks)):
                 broken.append("something that happened in the queue is in a journal twice")
         for proposal in found:
             if proposal.state in ("approved", "applying") and not proposal.problem:
                 broken.append(f"the plan {proposal.id} is {proposal.state}, and nobody does it: {proposal.last.reason}")
+            if proposal.state == "applied" and any(word in proposal.last.reason for word in ("stopped:", "lock:")):
+                broken.append(f"the plan {proposal.id} was given up half done, for a moment's reason: {proposal.last.reason}")
             if sum(event.state == "applied" for event in proposal.events) > 1:
                 broken.append(f"the plan {proposal.id} was done twice")
             if missing := [number for number in range(len(proposal.events)) if f"{proposal.id}/{number}" not in noted]:

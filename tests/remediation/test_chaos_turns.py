@@ -76,3 +76,8 @@ def test_found_a_loop_whose_lock_had_run_out_looked_on_for_ever_and_never_acted_
 def test_found_a_controller_that_died_while_it_proposed_left_every_later_turn_with_a_problem(seed: int, tmp_path: Path) -> None:
     """A plan without its first event, or with a torn one, made no loop ready any more; see test_queue."""
     assert Turns(seed, tmp_path).run() == []
+
+
+def test_found_a_yes_to_what_is_being_done_let_a_no_follow_that_stopped_nothing(tmp_path: Path) -> None:
+    """The node was rebooted and given back although somebody had said no to it and had been told that this is so; see test_queue."""
+    assert Turns(1000085, tmp_path).run() == []

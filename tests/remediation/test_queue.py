@@ -115,6 +115,18 @@ def test_a_yes_can_be_taken_back_until_somebody_has_begun(queue: Queue) -> None:
         queue.reject(other.id, other.digest, by="maria", reason="too late")
 
 
+def test_what_a_controller_does_at_this_moment_is_decided(queue: Queue) -> None:
+    """A second yes would have let a no follow that stops nothing: the node was rebooted although somebody had been told that it is not."""
+    one = proposed(queue)
+    queue.approve(one.id, one.digest, by="maria")
+    queue.begin(one.id, by="loop@a")
+
+    for ask in (queue.approve, lambda *a, **k: queue.reject(*a, **k, reason="wrong node")):
+        with pytest.raises(QueueError, match="applying by loop@a already"):
+            ask(one.id, one.digest, by="otto")
+    assert queue.end(one.id, "applied", by="loop@a").state == "applied"
+
+
 def test_a_yes_to_another_plan_than_the_one_that_was_shown_is_none(queue: Queue) -> None:
     one = proposed(queue)
     for seal in ("", digest_of("plan", plan("gpu-002")), digest_of("undo", one.plan)):

@@ -155,7 +155,9 @@ class Queue:
 
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.root, self._clock = root, clock
-        self._known: dict[str, tuple[tuple[Any, ...], Proposal]] = {}  # plans with what told their files apart when they were read
+        self._known: dict[
+            str, tuple[tuple[Any, ...], Proposal]
+        ] = {}  # plans with what told their files apart when they were read
         self.problems: list[str] = []
 
     # reading
@@ -293,14 +295,7 @@ class Queue:
         return self.get(plan.id)
 
     def approve(self, id: str, seal: str, *, by: str, reason: str = "") -> Proposal:
-        """
-        Say yes to exactly the plan with this digest.
-
-        Raises
-        ------
-        QueueError
-            It is another plan, has expired, or was decided already.
-        """
+        """Say yes to exactly the plan with this digest; raises `QueueError` when it is another one, has expired, or was decided already."""
         return self._decide(id, seal, "approved", by, reason)
 
     def reject(self, id: str, seal: str, *, by: str, reason: str) -> Proposal:
@@ -367,11 +362,14 @@ class Queue:
         if not by:
             raise QueueError("nobody knows who decides")
         with self._lock():
-            one = self.get(id)
-            if one.problem:
+            if (one := self.get(id)).problem:
                 raise QueueError(f"the plan {id} cannot be decided: {one.problem}")
             if seal != one.digest or digest_of(one.kind, one.plan) != one.digest:
                 raise QueueError(f"the plan {id} is not the one that was shown", hint="look at it again")
+            if one.state == "applying":  # only who does it may put it back
+                raise QueueError(
+                    f"the plan {id} is applying by {one.last.by} already", hint="the kill switch stops what has begun"
+                )
             self._may(one, state)
             self._append(id, Event(self._clock(), state, by, reason.strip()[:_REASON], one.digest))
         return self.get(id)

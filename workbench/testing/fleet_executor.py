@@ -327,7 +327,11 @@ class FleetExecutor:
         ours = machine is not None and machine.op == action.id
         if operation.state == "done" and not ours and action.verb in ("cordon", "drain", "taint") and operation.before:
             return Step("changed", "somebody has changed it since")
-        if operation.state == "done" and action.verb == "label" and (machine is None or machine.marks.get(str(operation.before["key"])) != action.id):
+        if (
+            operation.state == "done"
+            and action.verb == "label"
+            and (machine is None or machine.marks.get(str(operation.before["key"])) != action.id)
+        ):
             return Step("changed", "the mark is not there any more")
         return Step(operation.state, operation.detail, dict(operation.before))
 
