@@ -322,7 +322,7 @@ class Turns(Sequence):
         """Everything answers again and nobody stops anything: what people said yes to is done or over, and all of it is written down."""
         super()._settle()
         fleet, broken = self.fleet, self.invariants.broken
-        self.crashes = 0
+        self.crashes, self.slow = 0, 0.0
         for one in self.controllers:
             process = self.processes[one.name]
             loop = process.loop

@@ -207,11 +207,14 @@ class Queue:
     def _proposal(self, id: str) -> Proposal:
         """Return one plan; its files are read again when they are other ones than at the last look."""
         mark = tuple(_mark(self._file(id, suffix)) for suffix in (".plan.json", ".events.jsonl"))
-        if (known := self._known.get(id)) is not None and known[0] == mark:
-            found = known[1]
-        else:
+        was, found = self._known.get(id, ((None, None), None))
+        if found is None or was[0] != mark[0] or found.problem:
             found = self._read(id)
-            self._known[id] = mark, found
+        elif was[1] != mark[1]:  # the plan is the one that was read, and more has happened to it
+            events = self._events(id)
+            same = events and events[0] == found.events[0]
+            found = replace(found, state=events[-1].state, events=tuple(events)) if same else self._read(id)
+        self._known[id] = mark, found
         waits = found.state in ("proposed", "approved") and not found.problem
         return replace(found, state="expired") if waits and found.plan.expires <= self._clock() else found
 
@@ -219,9 +222,7 @@ class Queue:
         document, events = self._document(id), self._events(id)
         if not events:
             raise _NeverAskedError(f"the plan {id} in the queue has no event: nobody knows who proposed it")
-        kind = str(document.get("kind"))
-        proposed = events[0]
-        problem = ""
+        kind, proposed, problem = str(document.get("kind")), events[0], ""
         try:
             plan = Plan.from_dict(document["plan"])
             now = digest_of(kind, plan)
@@ -285,14 +286,14 @@ class Queue:
             file = self._file(plan.id, ".plan.json")
             with suppress(_NeverAskedError):
                 if file.exists():
-                    return self.get(plan.id)
+                    return self._proposal(plan.id)
             seal = digest_of(kind, plan)
             try:
                 write_whole(file, document)
             except OSError as error:
                 raise QueueError(f"the queue {self.root} cannot be written: {error.strerror or error}") from None
             self._append(plan.id, Event(now, "proposed", by, reason[:_REASON], seal, {"since": since, "source": source}))
-        return self.get(plan.id)
+        return self._proposal(plan.id)
 
     def approve(self, id: str, seal: str, *, by: str, reason: str = "") -> Proposal:
         """Say yes to exactly the plan with this digest; raises `QueueError` when it is another one, has expired, or was decided already."""
@@ -307,10 +308,10 @@ class Queue:
     def withdraw(self, id: str, *, by: str, reason: str) -> Proposal:
         """Take a proposal back that nobody has decided."""
         with self._lock():
-            if (one := self.get(id)).state != "proposed":
+            if (one := self._proposal(id)).state != "proposed":
                 raise QueueError(f"the plan {id} is {one.state}")
             self._append(id, Event(self._clock(), "withdrawn", by, reason[:_REASON], one.digest))
-        return self.get(id)
+        return self._proposal(id)
 
     def begin(self, id: str, *, by: str) -> Proposal:
         """
@@ -340,10 +341,10 @@ class Queue:
     def end(self, id: str, state: str, *, by: str, reason: str = "", ended: Mapping[str, int] | None = None) -> Proposal:
         """Write how the doing of a plan ended: ``applied``, ``refused``, or ``approved`` again when nothing could be begun yet."""
         with self._lock():
-            one = self.get(id)
+            one = self._proposal(id)
             self._may(one, state)
             self._append(id, Event(self._clock(), state, by, reason[:_REASON], one.digest, {"ended": dict(ended or {})}))
-        return self.get(id)
+        return self._proposal(id)
 
     def expire(self, *, by: str) -> list[Proposal]:
         """Write down of every plan that nobody did in time that it has expired."""
@@ -355,7 +356,7 @@ class Queue:
                         one.id,
                         Event(self._clock(), "expired", by, f"it was {one.last.state} and nobody did it in time", one.digest),
                     )
-                    found.append(self.get(one.id))
+                    found.append(self._proposal(one.id))
         return found
 
     def _decide(self, id: str, seal: str, state: str, by: str, reason: str) -> Proposal:
