@@ -1,8 +1,9 @@
 """
 Turn plans that need a yes into a queue on disk that several processes share: proposed, decided by a person, done by one controller, or over.
 
-A plan is a file that is never changed; what happened to it is a file of lines, each on the disk when the call that wrote it returns. A yes is bound to the digest of the plan it was given to: what is executed is that plan and nothing else, and a file that was changed since is
-refused. Who may say yes is for the caller to know (`workbench.serving`, or who may write the folder).
+A plan is a file that never changes; what happened to it is a file of lines, each on the disk when the call that wrote it returns. A yes is bound
+to the digest of its plan: what is executed is that plan and nothing else, and a file that was changed since is refused. Who may say yes is for
+the caller to know (`workbench.serving`, or who may write the folder).
 """
 
 from __future__ import annotations

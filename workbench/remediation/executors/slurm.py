@@ -2,9 +2,9 @@
 Turn a Slurm cluster into the fleet that plans are made of, and cordons, drains, reboots and their way back into calls of ``scontrol``.
 
 Slurm keeps one thing about a node that is ours to write: its reason. It begins with ``gpu-workbench:ID`` and names the action, so that
-after a crash it is known what was begun. slurmctld has no conditional change: the node is read once more right before each one, also after the
-jobs were asked for, and again right after it. A reason that somebody else wrote before is left, one that he wrote after us is told; what he writes
-while one ``scontrol`` starts, some milliseconds, is lost.
+after a crash it is known what was begun. slurmctld has no conditional change: the node is read once more right before each one, also after
+the jobs were asked for, and again right after it. A reason that somebody else wrote before is left, one that he wrote after us is told; what
+he writes while one ``scontrol`` starts, some milliseconds, is lost.
 What is done to a job and not to its node is in slurm_jobs.py.
 """
 
