@@ -41,9 +41,7 @@ IBSTAT = """CA 'mlx5_4'
         ("Disabled", "868", "unknown"),  # switched off on purpose
     ],
 )
-def test_a_lone_port_that_had_an_address_on_its_fabric_was_in_use(
-    tmp_path: Path, physical: str, lid: str, expected: str
-) -> None:
+def test_a_lone_port_that_had_an_address_on_its_fabric_was_in_use(tmp_path: Path, physical: str, lid: str, expected: str) -> None:
     assert verdict(tmp_path, {"ibstat.txt": IBSTAT.format(physical=physical, lid=lid)}).cls == expected
 
 
@@ -69,7 +67,7 @@ def test_local_protection_errors_of_several_nodes_are_their_common_set_up(tmp_pa
     ],
 )
 def test_an_agent_names_its_own_node_in_the_rendezvous(tmp_path: Path, head: str) -> None:
-    log = f"{head}\nTraceback (most recent call last):\n  File \"main.py\", line 34, in <module>\nValueError: host not found: Temporary failure in name resolution"
+    log = f'{head}\nTraceback (most recent call last):\n  File "main.py", line 34, in <module>\nValueError: host not found: Temporary failure in name resolution'
     found = verdict(tmp_path, {"agent.log": log})
     assert (found.cls, found.node) == ("platform/network", "gpu-a")
 
@@ -91,7 +89,9 @@ def test_the_gpu_that_a_driver_does_not_support_is_named_however_the_notice_is_f
 
 
 def test_the_device_plugin_names_the_lost_gpu_by_its_index(tmp_path: Path) -> None:
-    said = "Pod Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Unknown desc = "
+    said = (
+        "Pod Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: rpc error: code = Unknown desc = "
+    )
     said += "Unable to retrieve list of available devices: error creating nvml.Device 3: nvml: GPU is lost, which is unexpected"
     found = verdict(tmp_path, {"pod.txt": "Message:        " + said})
     assert (found.cls, found.gpu.index if found.gpu else None) == ("hardware/gpu-lost", 3)
@@ -127,8 +127,57 @@ def test_a_rank_beyond_the_world_is_named(tmp_path: Path) -> None:
         ("RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error", "unknown"),
         ("[proxy:0:1@node-b] HYD_pmcd_pmip_control_cmd_cb (proxy/pmip_cb.c:480): assert (!closed) failed", "unknown"),
         ("srun: error: node-c: task 0: Killed\nsrun: Force Terminated StepId=120.0", "unknown"),
+        ("torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL", "unknown"),
         ("YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)", "unknown"),
     ],
 )  # fmt: skip
 def test_what_victims_say_is_no_cause(tmp_path: Path, said: str, expected: str) -> None:
     assert verdict(tmp_path, {"job.log": said}).cls == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("amdgpu 0000:4e:00.0: {1}[Hardware Error]: aca entry[00].STATUS=0xfaa00000000d080b", "hardware/gpu-other"),
+        ("amdgpu 0000:4e:00.0: {1}[Hardware Error]: aca entry[00].STATUS=0x98000800003e0000", "unknown"),  # corrected
+        ("amdgpu 0000:83:00.0: amdgpu: SMU: I'm not done with your previous command: SMN_C2PMSG_66:0x0000001A", "driver/hang"),
+        ("amdgpu 0000:83:00.0: amdgpu: device lost from bus!", "hardware/gpu-lost"),
+        ("amdgpu: disagrees about version of symbol module_layout", "driver/version-mismatch"),
+        ("amdgpu 0000:03:00.0: probe with driver amdgpu failed with error -5", "driver/other"),
+        ("[drm:psp_hw_start [amdgpu]] *ERROR* PSP create ring failed!", "driver/other"),
+        ("nvidia-imex[1234]: [ERROR] IMEX daemon failed to initialize", "driver/fabric-manager"),
+        ("bond0: now running without any active interface!", "hardware/network-link"),
+    ],
+)
+def test_the_kernel_of_a_node_names_the_fault(tmp_path: Path, said: str, expected: str) -> None:
+    assert verdict(tmp_path, {"kernel/node-a.log": "[ 4727.652056] " + said}).cls == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ('Error from server (InternalError): Internal error occurred: failed calling webhook "mpod.kb.io"', "platform/config"),
+        ('Error creating: pods "train-0" is forbidden: violates PodSecurity "restricted:latest"', "user/config"),
+        ("Warning  Failed  12s  kubelet  Error: container has runAsNonRoot and image will run as root", "user/config"),
+        ("Normal  DisruptionTerminating  12s  karpenter  Disrupting Node: Underutilized/Delete", "platform/preemption"),
+        ("slurmstepd: error: Prolog hung on node worker-7", "platform/scheduler"),
+        ("slurmstepd: error: Unable to create TMPDIR [/scratch/tmp.1234]: Permission denied", "platform/config"),
+        ("cyclecloud_node_fail slurm     2026-02-22T13:25:08 gpu-1", "platform/scheduler"),
+        ("Error: Unable to find a match: kernel-headers-5.14.0-362.8.1.el9_3.x86_64", "driver/missing"),
+    ],
+)
+def test_what_the_platform_says_has_its_class(tmp_path: Path, said: str, expected: str) -> None:
+    assert verdict(tmp_path, {"job.log": said}).cls == expected
+
+
+def test_a_container_that_waits_is_shown_by_its_own_line(tmp_path: Path) -> None:
+    text = (
+        "Name:           train-0\nNamespace:      default\nNode:           node-a/10.0.0.7\nStatus:         Pending\nContainers:\n"
+        "  main:\n    Image:          registry/train:1\n    State:          Waiting\n      Reason:       ImagePullBackOff\n    Ready:          False"
+    )
+    found = verdict(tmp_path, {"describe.txt": text})
+    assert (found.cls, found.evidence_records[0].text, found.evidence_records[0].line) == (
+        "platform/image",
+        "Reason:       ImagePullBackOff",
+        9,
+    )

@@ -166,7 +166,6 @@ def _unsupported(run: Run, event: Event, number: int) -> Event:
 _HANDLERS: dict[str, Callable[[Run, Event, int], Event | None]] = {
     "rm-init-failed": _init_failed,
     "gpu-off-bus": _off_bus,
-    "nvidia-unsupported": _off_bus,  # printed line by line in the same way
     "nvidia-unsupported": _unsupported,
     "nvidia-api-mismatch": _versions,
     "gsp-crash": _crash,
