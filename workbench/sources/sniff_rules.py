@@ -291,6 +291,7 @@ BMC_SURE = (
 LAUNCH = re.compile(
     r"^(?:[\w.-]+[$#] |\$ |\+ |# )?(?:\w+=\S+ )*(?:\S*/)?(?:torchrun|srun|sbatch|mpirun|mpiexec|deepspeed|"
     r"accelerate launch|python[\d.]* |ray|horovodrun|pdsh|kubectl|helm|docker run|bash)(?= |$)"
+    r"(?! (?:was|is|has|noticed|detected|could|cannot|can|will|failed|encountered) )"  # what a launcher says of itself
 )
 JOB = re.compile(
     r"Traceback \(most recent call last\)|^\s+File \".*\", line \d+|NCCL (?:INFO|WARN)|ProcessGroup|"
