@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workbench.catalog import signatures, table
+from workbench.catalog.climbs import climbed
 from workbench.catalog.findings import FindingRow, finding_row, findings_table
 from workbench.health.devices import with_devices
 from workbench.health.finding import Finding, rank
@@ -198,10 +199,12 @@ def _judged(name: str, node: _Node, context: str, settings: dict[str, Any], read
     yield from _rest(name, node, told, able)
 
 
-def _action(event: Event, row: FindingRow | None, usual: str) -> str:
+def _action(event: Event, row: FindingRow | None, usual: str, others: Iterable[Event]) -> str:
     """An error that DCGM names may ask for more than the test that met it; the catalog's table of DCGM's errors says what."""
     named = str(event.data.get("remediation") or "") if event.signature.startswith("dcgmi-") else ""
-    return named or (row.action if row else usual)
+    action = named or (row.action if row else usual)
+    climb = climbed(action, event, others)
+    return climb.to if climb else action
 
 
 def _links(name: str, node: _Node, now: float) -> Iterator[Finding]:
@@ -262,7 +265,7 @@ def _rest(name: str, node: _Node, told: set[str], able: set[str]) -> Iterator[Fi
             name,
             event.gpu,
             cls=row.cls if row and row.cls else cls if cls in CLASSES else "",
-            action=_action(event, row, kind.remediation or actions.get(cls, "drain")),
+            action=_action(event, row, kind.remediation or actions.get(cls, "drain"), node.kernel),
             evidence=(event.text,) if event.text else (),
             path=event.file,
             since=event.time,
