@@ -145,6 +145,8 @@ def _json_kind(name: str, text: str) -> str:
         return "torchelastic-error"
     if re.search(r'DCGM (?:GPU )?Diagnostic|"Overall Health"|"dcgm_?version"', text, re.I) and not has("msg"):
         return "smi"
+    if has("query_time", "gpus", "memory.total"):  # gpustat --json
+        return "smi"
     if has("nodes", "connections", "status", "host"):  # nvidia-imex-ctl -N -j
         return "smi"
     if has("agents", "exit_status") or has("asked_to_end", "answered") or (has("exit_code") and len(text) < 4096):

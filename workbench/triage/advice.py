@@ -53,7 +53,9 @@ def advise(context: Context, hypothesis: Hypothesis, groups: list[Group]) -> Non
         if worst and _SEVERITY[worst] > _SEVERITY.get(hypothesis.remediation or "", 0):
             hypothesis.remediation = worst
         lead_events = [event for group in groups if group.score >= 0.5 * best.score for event in group.events]
-        too_little = next(filter(None, (climbed(hypothesis.remediation or "", event, context.events) for event in lead_events)), None)
+        too_little = next(
+            filter(None, (climbed(hypothesis.remediation or "", event, context.events) for event in lead_events)), None
+        )
         if too_little is not None:
             hypothesis.remediation = too_little.to
 

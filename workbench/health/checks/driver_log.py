@@ -24,7 +24,10 @@ _REASONS = (
     ("rm-init-no-power", ("gpu-power-cable",)),
     ("rm-init-no-firmware", ("gsp-image-missing", "gsp-image-mismatch")),
     # a processor inside the GPU that stopped, said by Xid or by the driver itself
-    ("rm-init-after-hang", ("xid-61", "xid-62", "xid-119", "xid-120", "xid-175", "gsp-heartbeat-timeout", "gsp-timeout", "gsp-crash")),
+    (
+        "rm-init-after-hang",
+        ("xid-61", "xid-62", "xid-119", "xid-120", "xid-175", "gsp-heartbeat-timeout", "gsp-timeout", "gsp-crash"),
+    ),
 )
 
 
@@ -70,7 +73,7 @@ def driver_log(seen: Seen) -> Iterator[Finding]:
 
 
 def _reason(failed: Event, reasons: Sequence[tuple[str, Sequence[Event]]]) -> str:
-    """The finding that a GPU which could not be brought up is, when the log says before why; a line that names no GPU is of the node's driver."""
+    """The finding that a GPU which could not be brought up is, when the log says before why (of the firmware without naming a GPU)."""
     for code, events in reasons:
         for event in events:
             gpu = event.gpu or (Gpu(pci=str(event.data["device"])) if event.data.get("device") else None)
