@@ -14,6 +14,7 @@ from workbench.catalog.climbs import climbed
 from workbench.catalog.findings import FindingRow, finding_row, findings_table
 from workbench.health.devices import with_devices
 from workbench.health.finding import Finding, rank
+from workbench.health.kept_metrics import METRICS, metric_faults
 from workbench.health.link_log import link_troubles
 from workbench.health.registry import checks
 from workbench.health.runner import judged
@@ -48,7 +49,7 @@ _CODES = {signature: code for code, signature in INIT_SIGNATURES.items()}
 
 
 # `workbench check` is to stay small beside the job that it may share the node with: larger logs are kept by head, tail and matches
-_LIMITS = Limits(whole=4 * MIB, tail=MIB // 2, workers=1)
+_LIMITS = Limits(whole=4 * MIB, tail=MIB // 2, raw=16 * MIB, workers=1)
 _WHOLE = 5_000  # lines
 _FOLDED, _BLOCK, _STACK = 2, 8, 64  # lines that a message is folded over, that a report of errors and that a stack goes on for
 _TELLING = re.compile(r"NVRM|nvidia|GPU|Linux version|\bpci |\bpcieport ")
@@ -109,6 +110,9 @@ def _take(document: Document, nodes: dict[str, _Node]) -> None:
         _take_fabric(document, nodes)
     elif document.kind == "bmc":
         _take_board(document, nodes)
+    elif document.kind in METRICS:
+        for event in metric_faults(document):
+            nodes.setdefault(event.node or document.node or "", _Node()).others.append(event)
     elif document.kind == "smi" and is_nvml(document.data):
         name = str(document.data.get("node") or document.node or "")
         node = nodes.setdefault(name, _Node())
@@ -201,10 +205,20 @@ def _judged(name: str, node: _Node, context: str, settings: dict[str, Any], read
 
 def _action(event: Event, row: FindingRow | None, usual: str, others: Iterable[Event]) -> str:
     """An error that DCGM names may ask for more than the test that met it; the catalog's table of DCGM's errors says what."""
-    named = str(event.data.get("remediation") or "") if event.signature.startswith("dcgmi-") else ""
+    named = str(event.data.get("remediation") or "") if event.signature.startswith(("dcgmi-", "metric-xid")) else ""
     action = named or (row.action if row else usual)
     climb = climbed(action, event, others)
     return climb.to if climb else action
+
+
+def _summary(event: Event, meaning: str) -> str:
+    """What it means, with the numbers where it is of a metric."""
+    before, after = event.data.get("before"), event.data.get("after")
+    if event.source != "metrics" or not isinstance(before, float) or not isinstance(after, float):
+        return meaning
+    field = str(event.data.get("field") or "").removeprefix("DCGM_FI_DEV_")
+    heat = event.data.get("temperature")
+    return f"{meaning} ({field} {before:g} → {after:g}{f', {heat:.0f} °C' if isinstance(heat, float) and heat == heat else ''})"
 
 
 def _links(name: str, node: _Node, now: float) -> Iterator[Finding]:
@@ -260,7 +274,7 @@ def _rest(name: str, node: _Node, told: set[str], able: set[str]) -> Iterator[Fi
             row.check if row and row.check else "kept-output",
             # whether a link came back, or what else cleared it, is not asked of a log that no check reads
             row.status if row else "critical" if weight >= _SURE and not of_kernel else "warning",
-            row.meaning if row else kind.meaning,
+            _summary(event, row.meaning if row else kind.meaning),
             event.signature,
             name,
             event.gpu,
