@@ -13,7 +13,16 @@ import pytest
 from workbench.health.folder import check_folder
 
 START = 1_758_676_200
-FIELDS = ("GPU_TEMP", "SM_CLOCK", "GPU_UTIL", "CLOCK_THROTTLE_REASONS", "XID_ERRORS", "ROW_REMAP_FAILURE", "ECC_DBE_VOL_TOTAL", "PCIE_REPLAY_COUNTER")
+FIELDS = (
+    "GPU_TEMP",
+    "SM_CLOCK",
+    "GPU_UTIL",
+    "CLOCK_THROTTLE_REASONS",
+    "XID_ERRORS",
+    "ROW_REMAP_FAILURE",
+    "ECC_DBE_VOL_TOTAL",
+    "PCIE_REPLAY_COUNTER",
+)
 USUAL = {"GPU_TEMP": 64, "SM_CLOCK": 1935, "GPU_UTIL": 98}
 
 

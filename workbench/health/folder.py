@@ -182,6 +182,9 @@ def _judged(name: str, node: _Node, context: str, settings: dict[str, Any], read
     now = max(times) if times else time.time()
     world = World(name, clock=lambda: now, settings=settings)
     told: set[str] = set()
+    ports: set[str] = set()  # of which the check of the network has spoken
+    bare = [state.gpu for gpus in (readings.get("gpus"),) if gpus for state in gpus.value.states if not state.facts]
+    nothing = bool(bare) and len(bare) == len(readings["gpus"].value.states)
     able: set[str] = set()  # checks that had all they need: what they keep silent about is not worth a word
     for one in checks().values():
         if context not in one.contexts:
@@ -192,7 +195,16 @@ def _judged(name: str, node: _Node, context: str, settings: dict[str, Any], read
             # a fabric manager's log tells of switches as the kernel's does; that it is silent shows nothing
             heard = judged(one, name, context, {**mine, "kernel": more}, world)
             found = heard if any(each.status in ("critical", "warning") for each in heard) else found
+        # what a file that only names a GPU does not tell is not there, like a file that is missing
+        found = [
+            replace(each, code="unread-missing")
+            if each.status == "unknown"
+            and (_NOT_HERE in each.summary or each.gpu in bare or (nothing and {"gpus", "nvml"} & {*one.needs}))
+            else each
+            for each in found
+        ]
         told |= {each.code for each in found}
+        ports |= {each.part for each in found if one.id == "network" and each.status in ("warning", "critical")}
         if all(mine[each].usable for each in one.needs):
             able.add(one.id)
         yield from found
@@ -200,7 +212,7 @@ def _judged(name: str, node: _Node, context: str, settings: dict[str, Any], read
         links = list(_links(name, node, now))
         told |= {"aer-corrected", "pcie-width-limited"} | {each.code for each in links}
         yield from links
-    yield from _rest(name, node, told, able)
+    yield from (one for one in _rest(name, node, told, able) if one.part not in ports or not one.part)
 
 
 def _action(event: Event, row: FindingRow | None, usual: str, others: Iterable[Event]) -> str:
@@ -265,7 +277,7 @@ def _rest(name: str, node: _Node, told: set[str], able: set[str]) -> Iterator[Fi
         of_kernel = event.source == "kernel"
         if of_kernel and (not cls.startswith(("hardware/", "driver/")) or re.match(r"s?xid-", event.signature)):
             continue
-        if of_kernel and row and row.check in able:
+        if of_kernel and (row.check in able if row else kind.remediation == "none"):
             continue
         if (event.signature, event.gpu) in seen:
             continue
@@ -278,6 +290,9 @@ def _rest(name: str, node: _Node, told: set[str], able: set[str]) -> Iterator[Fi
             event.signature,
             name,
             event.gpu,
+            f"{event.data['device']}/{event.data.get('port', 1)}"
+            if event.signature.startswith("ib-") and event.data.get("device")
+            else "",
             cls=row.cls if row and row.cls else cls if cls in CLASSES else "",
             action=_action(event, row, kind.remediation or actions.get(cls, "drain"), node.kernel),
             evidence=(event.text,) if event.text else (),
