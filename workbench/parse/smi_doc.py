@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench.model import Event, Gpu, Line, Parsed, Placement
 from workbench.parse.ids import pci, same_pci
+from workbench.parse.text import clean
 
 __all__ = ["Document", "Out", "Row", "documents", "number"]
 
@@ -96,7 +97,7 @@ def documents(lines: Sequence[Line], node: str | None) -> tuple[list[Document], 
     """
     found: dict[tuple[str | None, str], Document] = {}
     kernel, speaker, command = False, node, ""
-    texts = [line.text.rstrip("\r\n") for line in lines]
+    texts = [clean(line.text.rstrip("\r\n")) for line in lines]
     if any("NVITOP" in text for text in texts):
         texts = [text.translate(_DRAWN) for text in texts]
     if node is None:
