@@ -29,6 +29,7 @@ def test_each_is_recognised_by_what_it_says(name: str) -> None:
     ("name", "cls", "action", "node", "index"),
     [
         ("gpustat-lost.txt", "hardware/gpu-lost", "reboot-node", "gpu-node-3", 1),
+        ("gpustat-full.txt", "hardware/gpu-lost", "reboot-node", "gpu-node-3", 1),
         ("gpustat-colour.txt", "hardware/gpu-lost", "reboot-node", "gpu-node-3", 1),
         ("gpustat-unknown-error.json", "hardware/gpu-lost", "reboot-node", "gpu-7", 1),
         ("nvitop-ecc.txt", "hardware/gpu-memory", "reset-gpu", None, 1),

@@ -184,7 +184,7 @@ SMI = lines(
     r"\s*GPU \d+: (?:OK|FAULTY)",
     r"Tested \d+ GPUs:|Killing processes|Freed memory for dev|Initialized device \d|Using compare|Burning for|Uninitted cublas",
     r"\s*Link \d+: (?:Replay|Recovery|CRC)",
-    r"\[\d{1,3}\] .+\| *[\d?]+ ?(?:°C|'C|℃), ",  # gpustat, and its first line
+    r"\[\d{1,3}\] .+\| *[\d?]+ ?(?:°C|'C|℃), | [├└]─ +\d+ \(",  # gpustat, and its first line
     r"[\w.-]+ {2,}\S.*\d\d:\d\d:\d\d.* {2,}\d{3}(?:\.\d+)+$",
     r"[│╒├╞╘]|\[ (?:CPU|MEM): ",  # nvitop
     r"=+ ?.*(?:ROCm|End of|Info).*=+$|GPU\[\d+\]\s*: |=+$",  # rocm-smi
