@@ -236,6 +236,9 @@ def _kept(options: argparse.Namespace, settings: Mapping[str, Any]) -> int:
     if not findings:
         complain("nothing of a node is among the files", hint="give kernel logs, or what nvidia-smi -q or dcgmi printed")
         return _CODES["unknown"]
+    if options.output == "prom":  # one exposition holds each metric once
+        show(FORMATS["prom"](findings, verbose=options.verbose))
+        return _CODES[fitness(findings)]
     for node in dict.fromkeys(one.node for one in findings):
         mine = [one for one in findings if one.node == node]
         if options.output == "table" and not options.verbose:  # a log alone leaves most checks without what they need: said once

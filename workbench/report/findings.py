@@ -142,9 +142,8 @@ def npd_line(text: str, more: str = "") -> str:
 
 
 def _prom(findings: Sequence[Finding], *, verbose: bool) -> str:
-    """Prometheus' text format, for the textfile collector: one line a finding, and the node's fitness."""
+    """Prometheus' text format, for the textfile collector: one line a finding, and the fitness of each node that they are of."""
     del verbose
-    node = next((one.node for one in findings), "")
 
     def label(text: str) -> str:
         return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
@@ -166,12 +165,13 @@ def _prom(findings: Sequence[Finding], *, verbose: bool) -> str:
         inner = ",".join(f'{name}="{label(value)}"' for name, value in names.items())
         seen[inner] = max(seen.get(inner, 0), STATUSES.index(one.status))  # one series once, or the whole file is refused
     lines += [f"workbench_finding{{{inner}}} {value}" for inner, value in seen.items()]
-    fit = 1 if fitness(findings) in ("ok", "warning", "not-applicable") else 0
     lines += [
         "# HELP workbench_node_fit Whether the node may get a job: 1 yes, 0 no or not known.",
         "# TYPE workbench_node_fit gauge",
-        f'workbench_node_fit{{node="{label(node)}"}} {fit}',
     ]
+    for node in dict.fromkeys(one.node for one in findings) or [""]:
+        fit = fitness([one for one in findings if one.node == node]) in ("ok", "warning", "not-applicable")
+        lines.append(f'workbench_node_fit{{node="{label(node)}"}} {int(fit)}')
     return "\n".join(lines) + "\n"
 
 
