@@ -107,3 +107,10 @@ def test_it_stays_small(tmp_path: Path) -> None:
     assert found
     assert not pandas
     assert peak < 80 * 1024  # KiB
+
+
+def test_metrics_that_are_too_many_are_told_and_never_fine(tmp_path: Path) -> None:
+    (tmp_path / "gpu-node-5.prom").write_text(page(healthy, scrapes=900))
+    (cut,) = [one for one in check_folder(tmp_path) if one.code == "unread"]
+    assert (cut.status, cut.node) == ("unknown", "gpu-node-5")
+    assert "only the first 8 MiB" in cut.summary

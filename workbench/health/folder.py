@@ -49,7 +49,7 @@ _CODES = {signature: code for code, signature in INIT_SIGNATURES.items()}
 
 
 # `workbench check` is to stay small beside the job that it may share the node with: larger logs are kept by head, tail and matches
-_LIMITS = Limits(whole=4 * MIB, tail=MIB // 2, raw=16 * MIB, workers=1)
+_LIMITS = Limits(whole=4 * MIB, tail=MIB // 2, raw=8 * MIB, workers=1)
 _WHOLE = 5_000  # lines
 _FOLDED, _BLOCK, _STACK = 2, 8, 64  # lines that a message is folded over, that a report of errors and that a stack goes on for
 _TELLING = re.compile(r"NVRM|nvidia|GPU|Linux version|\bpci |\bpcieport ")
@@ -71,6 +71,7 @@ class _Node:
     links: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     products: dict[int, str] = field(default_factory=dict)
     shown: list[str] = field(default_factory=list)  # where the GPUs were shown
+    cut: list[str] = field(default_factory=list)  # metrics of which only the begin was read
 
 
 def check_folder(
@@ -111,6 +112,8 @@ def _take(document: Document, nodes: dict[str, _Node]) -> None:
     elif document.kind == "bmc":
         _take_board(document, nodes)
     elif document.kind in METRICS:
+        if not document.complete:
+            nodes.setdefault(document.node or "", _Node()).cut.append(document.name)
         for event in metric_faults(document):
             nodes.setdefault(event.node or document.node or "", _Node()).others.append(event)
     elif document.kind == "smi" and is_nvml(document.data):
@@ -212,6 +215,15 @@ def _judged(name: str, node: _Node, context: str, settings: dict[str, Any], read
         links = list(_links(name, node, now))
         told |= {"aer-corrected", "pcie-width-limited"} | {each.code for each in links}
         yield from links
+    for file in node.cut:
+        yield Finding(
+            "kept-output",
+            "unknown",
+            f"{file}: only the first {_LIMITS.raw // MIB} MiB of these metrics were judged",
+            "unread",
+            name,
+            hint="give the hour around the failure, a file a node",
+        )
     yield from (one for one in _rest(name, node, told, able) if one.part not in ports or not one.part)
 
 
