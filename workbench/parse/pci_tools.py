@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.model import Gpu
 from workbench.parse.ids import pci, uuid
+from workbench.parse.rdma_ports import lid_of
 from workbench.parse.smi_doc import Document, Out, Row, number
 
 __all__ = ["Links", "read_lspci", "read_packages", "read_ports", "read_services", "read_topology"]
@@ -115,7 +116,6 @@ _LINKINFO = re.compile(r"\s*(?:0x[0-9a-f]+\s+)?\d+\s+(\d+)\[\s*\]\s*==\(\s*(.*?)
 _MLX = re.compile(r"(State|Physical state|Speed|Width|Recommendation|Status Opcode)\s*: (.*?)\s*$")
 
 
-_MULTICAST = 0xC000  # local identifiers from here on are of groups, 0xffff of none (InfiniBand Architecture Specification, 4.1.3)
 
 
 def read_ports(doc: Document, at: int, out: Out) -> int:
@@ -175,7 +175,9 @@ def _judge_ports(ports: list[_Port], out: Out) -> None:
         if re.search(r"down|^no$", state, re.I):
             disabled = re.search(r"disabled", port.get("phys state"), re.I)
             # an unused port is down for good: only one among several that are up is a suspect, and not when it was switched off
-            odd = (twins > sum(1 for other in ports if not _up(other)) and not disabled) or _was_up(port)
+            # … or one that has the address which a subnet manager once gave it
+            was_up = lid_of(port.get("base lid").split(" ")[0]) is not None
+            odd = (was_up or twins > sum(1 for other in ports if not _up(other))) and not disabled
             role, weight = (None, None) if odd else ("context", 0.2)
             out.event("ib-port-down", row, key=(port.device, port.port), role=role, weight=weight, peers_up=twins, **facts)
         elif re.search(r"init|armed", state, re.I):
@@ -185,13 +187,6 @@ def _judge_ports(ports: list[_Port], out: Out) -> None:
         rate = number(port.get("rate"))
         if _up(port) and rate and usual and rate < usual and layer != "ethernet":
             out.event("ib-rate-low", port.values["rate"][1], key=(port.device, port.port), rate=rate, usual=usual, **facts)
-
-
-def _was_up(port: _Port) -> bool:
-    """Tell whether a port that looks for its peer has a local identifier: the subnet manager gives one only to a port that is up."""
-    lid = re.fullmatch(r"0[xX][0-9a-fA-F]{1,8}|\d{1,5}", port.get("base lid"))
-    unicast = lid is not None and 0 < int(lid[0], 16 if lid[0][:2] in ("0x", "0X") else 10) < _MULTICAST
-    return unicast and bool(re.search(r"polling", port.get("phys state"), re.I))
 
 
 def _mlxlink(doc: Document, at: int, out: Out) -> int:
