@@ -101,7 +101,8 @@ def documents(lines: Sequence[Line], node: str | None) -> tuple[list[Document], 
     if any("NVITOP" in text for text in texts):
         texts = [text.translate(_DRAWN) for text in texts]
     if node is None:
-        speaker = next((host[1] or host[2] for text in texts if (host := _GPUSTAT.match(text))), None)
+        asked = any('"query_time"' in text for text in texts)  # other tools' JSON has other nodes' names in it
+        speaker = next((host[1] or host[2] for text in texts if (host := _GPUSTAT.match(text)) and (host[1] or asked)), None)
     heads = [_host(text) for text in texts]
     filled = sum(1 for text in texts if text.strip())
     prefixed = sum(1 for head in heads if head) * 2 > filled
