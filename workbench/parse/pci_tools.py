@@ -116,8 +116,6 @@ _LINKINFO = re.compile(r"\s*(?:0x[0-9a-f]+\s+)?\d+\s+(\d+)\[\s*\]\s*==\(\s*(.*?)
 _MLX = re.compile(r"(State|Physical state|Speed|Width|Recommendation|Status Opcode)\s*: (.*?)\s*$")
 
 
-
-
 def read_ports(doc: Document, at: int, out: Out) -> int:
     """Read ibstat, ibstatus, ibv_devinfo, `rdma link`, ethtool, mlxlink from row `at`; returns the row after it, or the same."""
     text = doc.rows[at].text
