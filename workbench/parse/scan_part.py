@@ -72,8 +72,6 @@ class Keeper:
 
     def wants(self, indices: _Key, prefix: bytes) -> bool:
         """Tell whether a line that starts with this rank prefix is kept for any of its signatures."""
-        if (indices, prefix) in self.shut:
-            return False
         if self.detail >= DETAIL:
             self.full.update(index for index, kept in enumerate(self.kept) if kept >= FLOOR)
         wanted = False
@@ -217,7 +215,8 @@ class Part:
             self.newlines += self.count(low, cut)
             return
         counted = low  # newlines before here are in self.newlines
-        find, tally, done = buffer.find, self.tally, self.keeper.done
+        find, rfind, token_at = buffer.find, buffer.rfind, _TOKEN.match
+        tally, done, shut = self.tally, self.keeper.done, self.keeper.shut
         turns = find(b"\r", max(low - TEXT, 0), filled) >= 0  # one look for all lines
         key: _Key = ()
         end = spot = -1
@@ -234,7 +233,14 @@ class Part:
             if key:
                 tally[key] = tally.get(key, 0) + 1
                 if key not in done:
-                    counted = self._line(key, spot, end, counted, filled, base, turns)
+                    floor = spot - TEXT if spot > TEXT else 0
+                    start = rfind(b"\n", floor, spot) + 1 or floor
+                    if turns:
+                        start = max(start, rfind(b"\r", start, spot) + 1)
+                    token = token_at(buffer, start, min(end, start + 120))
+                    prefix = bytes(token[1]) if token else b""
+                    if (key, prefix) not in shut:
+                        counted = self._line(key, prefix, start, end, counted, filled, base)
             spot, key = at, (index,)
             limit = min(spot + TEXT, filled)
             end = find(b"\n", spot, limit)
@@ -262,13 +268,8 @@ class Part:
             self.tally[key] = self.tally.get(key, 0) + different[each[place]]
         return True
 
-    def _line(self, key: _Key, spot: int, end: int, counted: int, filled: int, base: int, turns: bool) -> int:
-        buffer, keeper = self.memory, self.keeper
-        start = max(buffer.rfind(b"\n", max(spot - TEXT, 0), spot) + 1, spot - TEXT, 0)
-        if turns:
-            start = max(start, buffer.rfind(b"\r", start, spot) + 1)
-        token = _TOKEN.match(buffer, start, min(end, start + 120))
-        prefix = bytes(token[1]) if token else b""
+    def _line(self, key: _Key, prefix: bytes, start: int, end: int, counted: int, filled: int, base: int) -> int:
+        keeper = self.keeper
         if not keeper.wants(key, prefix):
             return counted
         if start > counted:
