@@ -120,6 +120,9 @@ def incident(folder: Path, rows: list[tuple[str, str]], trouble: str = "") -> Pa
     (folder / "launch").mkdir()
     lines = [f"2026-12-01 04:23:{at:02d},000 step {at}/90 loss 1.0" for at in range(10, 20)]
     (folder / "logs/launcher.log").write_text("\n".join(lines) + "\n")
+    (folder / "launch/command.txt").write_text(
+        "node-b$ torchrun --nnodes 2 --nproc-per-node 2 train.py\n"
+    )  # of the one node that tells
     (folder / "logs/workbench.log").write_text(
         "2026-12-01T04:24:30Z workbench run: hang: no progress for 70 s after step 19; the limit is 60 s\n"
     )

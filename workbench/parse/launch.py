@@ -82,7 +82,9 @@ def _supervisors(rows: Sequence[Any], whole: Mapping[str, Any], file: str) -> Pa
     known = [row for row in rows if isinstance(row, Mapping) and _text(row.get("node"))]
     silent = [row for row in known if row.get("state") == "silent"]
     living = [str(row["node"]) for row in known if row.get("state") in ("alive", "ended")]
-    out.facts.update(kind="supervisors", nodes=[str(row["node"]) for row in known])
+    out.facts.update(kind="supervisors")
+    # each ran a part of this job, also a node of which nobody else has a line
+    out.placements += [Placement(None, str(row["node"]), origin="launcher-line", file=file) for row in known]
     if whole.get("trouble") or not living:
         return out
     for row in silent:
