@@ -93,7 +93,12 @@ def addresses_of(facts: Sequence[Mapping[str, Any]], series: Iterable[Series], k
     known : iterable of str
         Names of nodes, as the other sources spell them: a table of hosts gives a machine several names.
     """
-    rows = [row for row in series if row.node and not getattr(row, "weak_node", False)]
+    seen: dict[tuple[int, str, str | bool], Series] = {}  # many fields share one set of labels: each tells it once
+    for row in list(series):
+        if row.node and not getattr(row, "weak_node", False):
+            about = row.field if row.field == "kube_node_info" else row.field.startswith("kube_")
+            seen.setdefault((id(row.labels), row.node, about), row)
+    rows = list(seen.values())
     nodes = dict.fromkeys([*known, *(str(row.node) for row in rows)])
     told = (
         _scheduled(facts),

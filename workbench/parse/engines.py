@@ -23,7 +23,7 @@ __all__ = ["Engine", "cache_folder", "engine"]
 _SMALL = 8 << 10  # bytes below which a first stage does not pay
 _REACH = 64 << 10  # how far a signature reaches within a line that is longer
 _PER_SPOT = 1200  # a line put to the expressions by itself costs about as much as so many bytes of a whole block
-_FORMAT = 8  # counts up when `patterns.for_blocks`, `gate` or the layout of the cached file changes
+_FORMAT = 9  # counts up when `patterns.for_blocks`, `gate`, `gate_fit` or the layout of the cached file changes
 
 
 class Engine(Protocol):

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+from workbench.parse.gate_fit import fitted
 from workbench.parse.ordinary import ORDINARY
 from workbench.parse.patterns import REPEATS, WORD, Unsupported, arms, emit, escaped, members
 
@@ -55,7 +56,9 @@ class _How:
 _NARROW = _How(24, 4)
 _WIDE = _How(400, 32, edges=True)
 _COMMON = _How(96, 4, edges=True, common=True)
+MANY = 250  # texts from which on Hyperscan groups them as `gate_fit` has it
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_OTHER_DIGITS = bytes.maketrans(b"0123456789", b"7418529630")
 _SELDOM = 3  # times in the sample of ordinary logs
 _NO_WORD = [bytes([byte]) for byte in range(256) if byte not in WORD]
 _Text = frozenset[bytes]  # its rare pieces: any one of them will do
@@ -81,8 +84,16 @@ def gate(patterns: Sequence[str]) -> list[tuple[bytes, bool]]:
             else:
                 found.add((emit(arm), caseless))
     if choices:
-        found |= {(escaped(text), True) for text in (*_cover(choices), PACE)}
+        texts = _cover(choices)
+        if len(texts) > MANY:
+            texts = fitted(texts, choices, PACE, _samples(), WIDTH)
+        found |= {(escaped(text), True) for text in (*texts, PACE)}
     return sorted(found)
+
+
+def _samples() -> list[bytes]:
+    """Return ordinary logs twice, with other numbers: of digits, too, the first look tells only some apart."""
+    return [_ordinary(), _ordinary().translate(_OTHER_DIGITS)]
 
 
 def _cover(choices: Iterable[list[_Need]]) -> set[bytes]:

@@ -241,11 +241,12 @@ class Scanner:
                     line.hits = known[1]
                 result.lines.append(line)
             part.lines = {}
-            for index, count in part.counts.items():
-                totals[index] = totals.get(index, 0) + count
+            for key, count in part.tally.items():
+                result.matched_lines += count * (len(key) > 1 or part.known not in key)
+                for index in key:
+                    totals[index] = totals.get(index, 0) + count
             result.total_lines += part.newlines
             result.total_bytes += part.size
-            result.matched_lines += part.matched
             result.cut += part.cut
             result.error = result.error or part.error
         result.counts = {ids[index]: totals[index] for index in sorted(totals) if index < len(ids)}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -33,6 +34,7 @@ _TOKEN = re.compile(
 _numpy: Any = None
 TRACE = b"Traceback (most recent call last)"
 Progress = Callable[[int], None]
+_Key = tuple[int, ...]  # the signatures of a line
 
 
 def use_numpy() -> None:
@@ -57,7 +59,9 @@ class Keeper:
         self.kept = [0] * (len(ids) + 1)
         self.full: set[int] = set()  # signatures of which nothing more is kept
         self.tokens: dict[tuple[int, bytes], int] = {}
-        self.sets: dict[frozenset[int], tuple[str, ...]] = {}  # lines with equal signatures share them
+        self.sets: dict[_Key, tuple[str, ...]] = {}  # lines with equal signatures share them
+        self.shut: set[tuple[_Key, bytes]] = set()  # signatures and rank of which nothing more is kept,
+        self.done: set[_Key] = set()  # or signatures whatever the rank: in a flood one look-up tells
         self.detail = 0
         self.flags: Any = None  # which bytes of a block are line ends
 
@@ -66,8 +70,10 @@ class Keeper:
         rest = indices - self.full
         return not rest or (bool(prefix) and all(self.tokens.get((index, prefix), 0) >= PER_TOKEN for index in rest))
 
-    def wants(self, indices: Iterable[int], prefix: bytes) -> bool:
+    def wants(self, indices: _Key, prefix: bytes) -> bool:
         """Tell whether a line that starts with this rank prefix is kept for any of its signatures."""
+        if (indices, prefix) in self.shut:
+            return False
         if self.detail >= DETAIL:
             self.full.update(index for index, kept in enumerate(self.kept) if kept >= FLOOR)
         wanted = False
@@ -84,6 +90,10 @@ class Keeper:
             wanted = True
             if self.kept[index] >= (self.per * 10 if prefix else self.per):
                 self.full.add(index)
+        if not wanted:
+            self.shut.add((indices, prefix))
+            if self.full.issuperset(indices):
+                self.done.add(indices)
         return wanted
 
 
@@ -105,9 +115,8 @@ class Part:
         self.memory = memory if memory is not None else bytearray(BLOCK + AHEAD + BEHIND)
         self.lines: dict[int, Line] = {}
         self.known = len(keeper.kept) - 1  # number of signatures; the index after the last stands for a traceback
-        self.counts: dict[int, int] = {}
+        self.tally: dict[_Key, int] = {}  # lines by the signatures that match them
         self.newlines = 0
-        self.matched = 0
         self.size = 0
         self.cut = 0
         self.open_end = False
@@ -208,29 +217,31 @@ class Part:
             self.newlines += self.count(low, cut)
             return
         counted = low  # newlines before here are in self.newlines
-        find = buffer.find
-        ids: set[int] = set()
+        find, tally, done = buffer.find, self.tally, self.keeper.done
+        turns = find(b"\r", max(low - TEXT, 0), filled) >= 0  # one look for all lines
+        key: _Key = ()
         end = spot = -1
+        found.append((sys.maxsize, 0))
         for at, index in found:
             if at <= low:
                 continue  # its line was done with the block before
-            if buffer[at - 1] == 13:
+            if turns and at <= filled and buffer[at - 1] == 13:
                 at -= 1
-            if at > end:
-                if ids:
-                    counted = self._matched(ids, spot, end, counted, filled, base)
-                    ids = set()
-                spot = at
-                limit = min(spot + TEXT, filled)
-                end = find(b"\n", spot, limit)
-                if end < 0:
-                    end = limit
-                turn = find(b"\r", spot, end)
-                if turn >= 0:
-                    end = turn
-            ids.add(index)
-        if ids:
-            counted = self._matched(ids, spot, end, counted, filled, base)
+            if at <= end:
+                if index not in key:
+                    key += (index,)
+                continue
+            if key:
+                tally[key] = tally.get(key, 0) + 1
+                if key not in done:
+                    counted = self._line(key, spot, end, counted, filled, base, turns)
+            spot, key = at, (index,)
+            limit = min(spot + TEXT, filled)
+            end = find(b"\n", spot, limit)
+            if end < 0:
+                end = limit
+            if turns and (turn := find(b"\r", spot, end)) >= 0:
+                end = turn
         self.newlines += self.count(counted, cut)
 
     def _repeats(self, block: memoryview) -> bool:
@@ -247,41 +258,33 @@ class Part:
         if not all(self.keeper.closed(ids, _prefix(each[place])) for place, ids in hits.items()):
             return False
         for place, ids in hits.items():
-            times = different[each[place]]
-            self.matched += times * (len(ids) > 1 or self.known not in ids)
-            for index in ids:
-                self.counts[index] = self.counts.get(index, 0) + times
+            key = tuple(sorted(ids))
+            self.tally[key] = self.tally.get(key, 0) + different[each[place]]
         return True
 
-    def _matched(self, ids: set[int], spot: int, end: int, counted: int, filled: int, base: int) -> int:
-        counts = self.counts
-        for each in ids:
-            counts[each] = counts.get(each, 0) + 1
-        self.matched += len(ids) > 1 or self.known not in ids
-        return counted if ids <= self.keeper.full else self._line(ids, spot, end, counted, filled, base)
-
-    def _line(self, ids: set[int], spot: int, end: int, counted: int, filled: int, base: int) -> int:
-        buffer = self.memory
-        known = self.known
+    def _line(self, key: _Key, spot: int, end: int, counted: int, filled: int, base: int, turns: bool) -> int:
+        buffer, keeper = self.memory, self.keeper
         start = max(buffer.rfind(b"\n", max(spot - TEXT, 0), spot) + 1, spot - TEXT, 0)
-        start = max(start, buffer.rfind(b"\r", start, spot) + 1)
-        prefix = _prefix(buffer[start : min(end, start + 120)])
-        if not self.keeper.wants(ids, prefix):
+        if turns:
+            start = max(start, buffer.rfind(b"\r", start, spot) + 1)
+        token = _TOKEN.match(buffer, start, min(end, start + 120))
+        prefix = bytes(token[1]) if token else b""
+        if not keeper.wants(key, prefix):
             return counted
         if start > counted:
             self.newlines += self.count(counted, start)
             counted = start
         number = self.newlines + 1
         text = self._text(start, end)
-        self.keeper.detail += len(text)
-        key = frozenset(ids)
-        hits = self.keeper.sets.get(key)
+        keeper.detail += len(text)
+        hits = keeper.sets.get(key)
         if hits is None:
-            hits = self.keeper.sets[key] = tuple(str(index) for index in ids if index < known)
+            hits = keeper.sets[key] = tuple(str(index) for index in key if index < self.known)
         self.lines[base + start] = Line(number, text, hits, base + start)
-        if self.keeper.detail < DETAIL and any(self.keeper.kept[index] <= self.keeper.per for index in ids):
+        if keeper.detail < DETAIL and min(map(keeper.kept.__getitem__, key)) <= keeper.per:
+            traced = self.known in key
             self._before(start, number, base)
-            self._after(end, number, filled, base, prefix if known in ids else b"", 60 if known in ids else 5)
+            self._after(end, number, filled, base, prefix if traced else b"", 60 if traced else 5)
         return counted
 
     def count(self, start: int, stop: int) -> int:

@@ -139,6 +139,8 @@ _MANY_PODS = 512
 def _pod_in(context: Context, name: str) -> str | None:
     """Return the pod that a file is named after, whatever stands before and behind it (namespace, container, attempt, ending)."""
     pods = context.pod_node
+    if not pods:
+        return None
     parts = [name, name.split(".")[0], *re.split(r"[_.]", name)]
     known = [part for part in parts if part in pods]
     if known:

@@ -55,7 +55,7 @@ def assess_coverage(context: Context, best: Hypothesis) -> list[Coverage]:
             continue
         nodes = {context.node(doc.node) for doc in docs if doc.node}
         if source == "metrics":
-            nodes |= {context.node(one.node) for one in context.incident.series if one.node}
+            nodes |= {context.node(name) for name in {one.node for one in context.incident.series} if name}
         nodes |= {context.node(name) for name in told["covered"].get(source, ())}
         lacking = sorted(context.job_nodes - nodes) if source in ("kernel", "metrics") and context.job_nodes else []
         cut = [doc.name for doc in docs if not doc.lines and not doc.size]
