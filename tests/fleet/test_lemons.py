@@ -380,3 +380,12 @@ def test_no_sign_weighs_more_than_one() -> None:
     """Above 1 the counts' variance would exceed what the fit takes it to be."""
     assert {"job-failure", "excluded", "xid", "ticket", "out-of-service"} <= set(signal_weights())
     assert all(0.0 < weight <= 1.0 for weight, _ in signal_weights().values())
+
+
+def test_few_certain_lemons_do_not_pay_for_one_that_is_as_likely_healthy() -> None:
+    """The mean rate would allow it; how weak the weakest lemons are is what few of them do not tell."""
+    few, many = np.array([0.999] * 8 + [0.7] + [0.01] * 100), np.array([0.999] * 30 + [0.7] + [0.01] * 100)
+    assert selected(few, 0.05).sum() == 8
+    assert selected(many, 0.05).sum() == 31
+    assert selected(few, 0.1).sum() == 9
+    assert selected(np.where(few == 0.7, 0.85, few), 0.05).sum() == 9

@@ -34,6 +34,17 @@ def test_a_call_works_by_either_import_and_is_read_back_with_rank_samples_and_ph
     assert all(p.time is not None and p.time > 1.7e9 for p in found)
 
 
+def test_a_rank_may_tell_its_own_seconds_and_tells_its_node(told, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu-017")
+    told.progress(5, rank=1, seconds=0.25)
+    told.progress(6, rank=1)
+    told.progress(7, rank=1, seconds=float("nan"))
+    found = ProgressFile(tmp_path / "progress").read()
+    assert [(p.step, p.seconds, p.node) for p in found] == [(5, 0.25, "gpu-017"), (6, None, "gpu-017"), (7, None, "gpu-017")]
+    assert read_line("5 0 1764516371.1 - - - -") == Progress(5, 1764516371.1, 0)
+    assert read_line("5 0 1764516371.1 - - x node") is None
+
+
 def test_nothing_that_goes_wrong_reaches_the_loop(told, tmp_path, monkeypatch):
     told.progress("no number")
     told.progress(float("nan"))

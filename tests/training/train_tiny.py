@@ -61,6 +61,18 @@ def fault(options: argparse.Namespace, rank: int, step: int) -> None:
             os.kill(pid, number)
 
 
+def work(options: argparse.Namespace, rank: int, world: int, step: int) -> None:
+    """Do a rank's own part of a step, longer for those that `--slow` names, and tell the supervisor before the ranks meet."""
+    if not options.slow:
+        return
+    from workbench.training import progress
+
+    who, _, since = options.slow.partition("@")
+    slow = {"turns": step % world == rank, "all": True}.get(who, who == str(rank))
+    time.sleep(options.own * (3 if slow and step >= int(since) else 1))
+    progress(step)
+
+
 def save(options: argparse.Namespace, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Write a checkpoint whole, or not at all; `torn` and `disk-full` break it."""
     path = options.folder / "checkpoints" / f"step-{step:06d}.pt"
@@ -88,6 +100,8 @@ def main() -> None:
     parser.add_argument("--fault", default=os.environ.get("FAULT"))
     parser.add_argument("--at", type=int, default=10)
     parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--slow", help="RANK@STEP, turns@STEP (another rank in each step) or all@STEP")
+    parser.add_argument("--own", type=float, default=0.08)
     options = parser.parse_args()
     torch.manual_seed(7)
     torch.set_num_threads(1)
@@ -113,6 +127,7 @@ def main() -> None:
         x = torch.randn(BATCH, WIDTH, generator=seed)
         y = x.sum(dim=1, keepdim=True)
         fault(options, rank, step)
+        work(options, rank, world, step)
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(ddp(x), y)
         loss.backward()

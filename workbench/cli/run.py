@@ -60,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="how stacks of a hang are taken; auto: py-spy where it is installed, else each Python of the job gets a small hook",
     )
+    parser.add_argument(
+        "--together",
+        metavar="DIR",
+        help="a folder that all nodes of the job share, where each node runs its own `workbench run`: a hang that one sees makes all take the "
+        "stacks of their ranks, and a node whose supervisor falls silent is told",
+    )
     parser.add_argument("--show", metavar="RUN", help="print attempts and decisions of a run, and start nothing")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="of --show")
 
@@ -102,6 +108,7 @@ def run(options: argparse.Namespace) -> int:
         keeps_allocation=options.keeps_allocation,
         stacks=options.stacks,
         whole=True,
+        together=options.together,
     )
     if outcome.summary:
         try:

@@ -22,9 +22,13 @@ _SHAPES = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 12.0, 20.0, 50.0, 
 # The rest was set on simulated fleets with known lemons, so that lists hold no more healthy units than asked
 # (`python tests/fleet/lemon_truth.py`):
 _PRIOR = 20.0  # units' worth of belief that there are no lemons, so that a chance pair of failures in a small fleet moves the share little
-_CAUTION = 1.0  # power of belief in widely spread healthy rates, since a few weak lemons and a wider spread look alike
+_CAUTION = 0.6  # power of belief in widely spread healthy rates, since a few weak lemons and a wider spread look alike
 _GATE = 5.5  # twice the gain in log-likelihood below which a fleet is taken to have no lemons at all
 _MARGIN = 0.9  # of the false-discovery rate asked for, since the parameters are estimated on the same fleet
+# times the rate asked for that a listed unit's own chance of being healthy may be, as long as the list has no more than so many units: eight
+# certain lemons would pay for a ninth that is healthy one time in three, and how weak the weakest lemons are is what few of them do not tell, so
+# that of such units more were healthy than was said
+_WEAKEST, _FEW = 4.0, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,16 +191,18 @@ def selected(lemon: Any, rate: float = 0.05) -> Any:
 
     The expected share of false ones among the listed is the mean of their local false-discovery rates; the longest list by posterior for
     which it stays below `rate` is taken (Efron, Large-Scale Inference, 2010, ch. 5). There are no p-values in it, so that their being
-    discrete at small counts, which makes Benjamini and Hochberg's procedure list too few, does not matter.
+    discrete at small counts, which makes Benjamini and Hochberg's procedure list too few, does not matter. In a list of up to ten no unit's own
+    local rate exceeds four times `rate`, and in proportion more in longer ones.
     """
     import numpy as np
 
     false = 1.0 - np.asarray(lemon, dtype=float)
     order = np.argsort(false, kind="stable")
     mean = np.cumsum(false[order]) / np.arange(1, len(false) + 1)
+    weakest = _WEAKEST * rate * np.maximum(1.0, np.arange(1, len(false) + 1) / _FEW)
     rate *= _MARGIN
     listed = np.zeros(len(false), dtype=bool)
-    good = np.flatnonzero(mean <= rate)
+    good = np.flatnonzero((mean <= rate) & (false[order] <= weakest))
     if len(good):
         # units that are alike are listed together or not at all
         listed = false <= false[order[good[-1]]]

@@ -41,7 +41,8 @@ def parse_launch(source: Sequence[Line] | Mapping[str, Any] | Sequence[Any], *, 
     ----------
     source : sequence of Line, or decoded JSON
         Command lines with or without a prompt, an environment (`KEY=value`), or an exit record such as
-        `{"agents": [{"node": …, "exit_status": …, "signal": …, "ended": …}]}`, or `{"asked_to_end": true, "answered": [node, …]}`.
+        `{"agents": [{"node": …, "exit_status": …, "signal": …, "ended": …}]}`, or `{"asked_to_end": true, "answered": [node, …]}`,
+        or `{"supervisors": [{"node": …, "state": "alive", "last": …}], "waited": …}`.
     file : str
         Its name.
 
@@ -50,10 +51,12 @@ def parse_launch(source: Sequence[Line] | Mapping[str, Any] | Sequence[Any], *, 
     Parsed
         `jobs` has one record with exit code, signal, nodes and `data["agents"]`; `facts` has world_size, nnodes, nproc,
         max_restarts, nodes, launcher, rdzv_id and env as far as they are said; events `launch-agent-exit`, `launch-agent-
-        signal`, `launch-timeout-124` and `launch-exit-zero`, one an agent.
+        signal`, `launch-timeout-124` and `launch-exit-zero`, one an agent; `run-node-silent`, one a supervisor without a sign of life.
     """
     if isinstance(source, Mapping) and "asked_to_end" in source:
         return _answers(source)
+    if isinstance(source, Mapping) and isinstance(source.get("supervisors"), list):
+        return _supervisors(source["supervisors"], source, file)
     if isinstance(source, Mapping):
         return _exit_record([source] if not isinstance(source.get("agents"), list) else source["agents"], source, file)
     if source and isinstance(source[0], Mapping):
@@ -70,6 +73,28 @@ def _answers(source: Mapping[str, Any]) -> Parsed:
         answered=[name for name in nodes if isinstance(name, str)] if isinstance(nodes, list) else [],
         answered_ranks=[rank for rank in ranks if isinstance(rank, int)] if isinstance(ranks, list) else [],
     )
+    return out
+
+
+def _supervisors(rows: Sequence[Any], whole: Mapping[str, Any], file: str) -> Parsed:
+    """Whose supervisors still gave signs of life after a failure; where ours could give none, the others' silence may be its own deafness."""
+    out = Parsed()
+    known = [row for row in rows if isinstance(row, Mapping) and _text(row.get("node"))]
+    silent = [row for row in known if row.get("state") == "silent"]
+    living = [str(row["node"]) for row in known if row.get("state") in ("alive", "ended")]
+    out.facts.update(kind="supervisors")
+    # each ran a part of this job, also a node of which nobody else has a line
+    out.placements += [Placement(None, str(row["node"]), origin="launcher-line", file=file) for row in known]
+    if whole.get("trouble") or not living:
+        return out
+    for row in silent:
+        text = f"no sign of life from the supervisor of {row['node']} in {whole.get('waited')} s, last one {row.get('last')}"
+        text += f"; of {', '.join(living[:4])} there were some"
+        event = Event(
+            "run-node-silent", "launcher", text=text[:2000], file=file, time=_time(row.get("last")), node=str(row["node"])
+        )
+        event.data = {"silent": len(silent), "of": len(known)}
+        out.events.append(event)
     return out
 
 

@@ -149,7 +149,12 @@ def _json_kind(name: str, text: str) -> str:
         return "smi"
     if has("nodes", "connections", "status", "host"):  # nvidia-imex-ctl -N -j
         return "smi"
-    if has("agents", "exit_status") or has("asked_to_end", "answered") or (has("exit_code") and len(text) < 4096):
+    if (
+        has("agents", "exit_status")
+        or has("asked_to_end", "answered")
+        or has("supervisors", "waited")
+        or (has("exit_code") and len(text) < 4096)
+    ):
         return "launch"
     if re.search(r'"slurm"\s*:|"job_id"|"data_parser"|"openapi/slurm', text) and (has("jobs") or has("nodes")):
         return "slurm-text"

@@ -28,6 +28,7 @@ from workbench.training.policy import Policy, load_policy
 from workbench.training.retry import Decision, attempt_of, decide
 from workbench.training.returned import returned
 from workbench.training.rundir import RunFolder
+from workbench.training.together import Together
 from workbench.training.visible import fewer, gpus_seen
 from workbench.training.watching import Watching
 
@@ -64,10 +65,11 @@ class After:
         ledger: str | Path | None,
         storm: str | Path | None,
         keeps_allocation: bool,
+        together: Together | None = None,
     ) -> None:
         self.command, self.env, self.folder, self.signals, self.say = list(command), env, folder, signals, say
         self.checkpoints, self.spares, self.ledger = checkpoints, spares, ledger
-        self.keeps_allocation = keeps_allocation
+        self.keeps_allocation, self.together = keeps_allocation, together
         self.nodes = nodes_of(command, env)
         self.gpus: tuple[tuple[str, str], ...] = ()  # UUID and address of those of this node, where one of them may be left out
         self.variables: dict[str, str] = {}  # of the next attempt, beside those that every attempt has
@@ -84,7 +86,7 @@ class After:
         elif rules.gpus_min:
             rules = replace(rules, gpus_min=0)
         self.policy = rules
-        self.job = env.get("SLURM_JOB_ID") or str(folder.path)
+        self.job = env.get("SLURM_JOB_ID") or str(together.folder if together is not None else folder.path)
         self.storm = Storm(storm or folder.path.parent / "restarts.jsonl", rules.storm_window)
         self.attempts: list[Attempt] = []
         self.decisions: list[Decision] = []
@@ -188,6 +190,9 @@ class After:
             return None
         verdict = None
         if state == "failed":
+            # steps were made that nobody has looked at yet
+            if watching is not None and watching.looks.worth and (found := judging.slow(folder)) is not None:
+                watching.looks.tell(found)
             verdict = self._verdict(number, ended, folder)
         chosen = None
         if self.checkpoints:
@@ -206,6 +211,8 @@ class After:
         self.say(f"attempt {number} ended with {ended.status}{' (hang)' if ended.why == 'hang' else ''}: looking for the cause")
         about = self.folder.path / f"attempt-{number}.json"
         self._launch_record(folder, ended)
+        if self.together is not None:
+            self._supervisors(folder, self.together)
         answers = judging.gather(about)
         verdict, trouble = judging.judge(folder)
         kept = self.folder.read(about.name) or {}
@@ -215,6 +222,22 @@ class After:
         else:
             self.folder.write(f"attempt-{number}.verdict.json", verdict)
         return verdict
+
+    def _supervisors(self, folder: Path, together: Together) -> None:
+        """Let triage know which of the job's nodes still give signs of life."""
+        found = together.settled()
+        rows = found["supervisors"]
+        silent = [str(row["node"]) for row in rows if row["state"] == "silent"]
+        if silent:
+            self.say(f"no sign of life from the supervisor of {', '.join(silent)} in {found['waited']:.0f} s")
+        if found["trouble"]:
+            self.say(f"this node could give no sign of life: {found['trouble']}")
+        try:
+            (folder / "launch").mkdir(exist_ok=True)
+            shown = {**found, "supervisors": [{**row, "last": iso(row["last"])} for row in rows]}
+            (folder / "launch" / "supervisors.json").write_text(json.dumps(shown) + "\n", encoding="utf-8")
+        except OSError:  # the disk is full
+            pass
 
     def _launch_record(self, folder: Path, ended: Exit) -> None:
         """Let triage know what was started and how it ended, in the forms that it reads."""

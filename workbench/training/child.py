@@ -70,6 +70,7 @@ class Child:
         self.grace, self.whole = grace, whole
         self.pid = 0
         self.guard = 0
+        self.helper = 0  # a process of ours beside the guard, which is none of the job's
         self.exit = Exit(time.time())
         self.stopped = False
         self._leash = -1
@@ -401,7 +402,7 @@ class Child:
         """Return processes of the job that still run."""
         found = lineage.of_job(self.mark, self.pid if self._status is None else 0)
         if self.whole:
-            found |= lineage.descendants(os.getpid()) - {self.guard}
+            found |= lineage.descendants(os.getpid()) - {self.guard, self.helper}
         return found
 
     def _leftover(self, now: float) -> None:

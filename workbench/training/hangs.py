@@ -42,6 +42,8 @@ class Progress(NamedTuple):
     rank: int | None = None
     samples: int | None = None
     phase: str | None = None
+    seconds: float | None = None  # what the rank itself worked on the step
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +113,21 @@ def read_line(line: str) -> Progress | None:
     """Return what one line of a progress file says; None for one that `workbench.training.progress` did not write."""
     fields = line.split()
     try:
-        if len(fields) != 5 or not (fields[4] == "-" or fields[4] in PAUSES):
+        # five fields until 2026-11, seven since: a job may bring an older `workbench.training.progress` of its own
+        if len(fields) not in (5, 7) or not (fields[4] == "-" or fields[4] in PAUSES):
             return None
         rank, samples = (None if text == "-" else int(text) for text in (fields[1], fields[3]))
         time = float(fields[2])
+        own, node = (*fields[5:], "-", "-")[:2]
+        worked = None if own == "-" else float(own)
         return Progress(
-            int(fields[0]), time if math.isfinite(time) else None, rank, samples, None if fields[4] == "-" else fields[4]
+            int(fields[0]),
+            time if math.isfinite(time) else None,
+            rank,
+            samples,
+            None if fields[4] == "-" else fields[4],
+            worked if worked is not None and math.isfinite(worked) and worked > 0 else None,
+            None if node == "-" else node,
         )
     except ValueError:
         return None

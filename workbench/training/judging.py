@@ -13,11 +13,12 @@ from typing import Any
 
 from workbench.sources.command import Ran, run
 
-__all__ = ["EVIDENCE", "TRIAGE", "checkpoint", "gather", "judge"]
+__all__ = ["EVIDENCE", "TRIAGE", "checkpoint", "gather", "judge", "slow"]
 
 EVIDENCE = 60.0  # seconds until collecting is given up
 TRIAGE = 300.0  # and triage: ten gigabytes of logs take one minute on two cores
 CHOICE = 120.0  # and the look at checkpoints
+SLOW = 60.0  # and at the steps that ranks told
 Runner = Callable[..., Ran]
 
 
@@ -84,3 +85,13 @@ def checkpoint(
     except ValueError:
         pass
     return {"chosen": None, "passed": [], "seen": 0}, f"the look at the checkpoints {ran.sentence}"
+
+
+def slow(folder: Path, *, seconds: float = SLOW, runner: Runner = run) -> dict[str, Any] | None:
+    """Look a last time at the steps that the ranks of an ended attempt told; None when nobody could. See `workbench.training.pace.judged`."""
+    ran = runner(_program("workbench.training.pace", str(folder), "--last"), seconds=seconds, env=_env())
+    try:
+        found = json.loads(ran.out)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("told"), list) else None

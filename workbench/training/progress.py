@@ -23,10 +23,13 @@ _GAP = 0.05  # s: of steps faster than this not every one is told, so that no lo
 _file = -1  # descriptor; -1 not opened yet
 _path = ""
 _rank = ""
+_node = ""
 _last = float("-inf")  # a clock that counts from boot may still be near 0
 
 
-def progress(step: int, *, rank: int | None = None, samples: int | None = None, phase: str | None = None) -> None:
+def progress(
+    step: int, *, rank: int | None = None, samples: int | None = None, phase: str | None = None, seconds: float | None = None
+) -> None:
     """
     Tell the supervisor that this rank has made a step.
 
@@ -40,13 +43,17 @@ def progress(step: int, *, rank: int | None = None, samples: int | None = None, 
         Samples (or tokens) in this step, for throughput.
     phase : {"init", "compile", "eval", "save", "restore", "end"}, optional
         What begins now and may take longer than a step. The next call without it ends the pause.
+    seconds : float, optional
+        What this rank itself worked on the step, without waiting for others. With it a slow rank is told wherever in the step the call is;
+        without it the call must stand before the step's first collective, since after it all ranks are equally late.
 
     Notes
     -----
-    Nothing is raised and nothing is returned, whatever happens. The line is ``STEP RANK TIME SAMPLES PHASE``, time in seconds since the
-    epoch, ``-`` for what is not known, in one write of less than `PIPE_BUF` bytes, so that ranks which share the file do not mix theirs.
+    Nothing is raised and nothing is returned, whatever happens. The line is ``STEP RANK TIME SAMPLES PHASE SECONDS NODE``, time in seconds
+    since the epoch, ``-`` for what is not known, in one write of less than `PIPE_BUF` bytes, so that ranks which share the file do not mix
+    theirs.
     """
-    global _last
+    global _last, _node
     try:
         moment = time.monotonic()
         if phase is None and 0.0 <= moment - _last < _GAP:
@@ -58,7 +65,11 @@ def progress(step: int, *, rank: int | None = None, samples: int | None = None, 
         number = str(int(rank)) if rank is not None else _own_rank()
         amount = str(int(samples)) if samples is not None else "-"
         what = phase if phase in PAUSES else "-"
-        os.write(file, f"{int(step)} {number} {time.time():.3f} {amount} {what}\n".encode("ascii"))
+        worked = f"{float(seconds):.6f}" if seconds is not None else "-"
+        if not _node:  # as the scheduler calls it, where it says so
+            name = os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE_NAME") or os.uname().nodename
+            _node = "".join(name.split())[:255] or "-"
+        os.write(file, f"{int(step)} {number} {time.time():.6f} {amount} {what} {worked} {_node}\n".encode("ascii"))
     except Exception:  # it runs inside a loop whose owner did not ask for our errors
         pass
 
@@ -90,8 +101,16 @@ def _own_rank() -> str:
 class _Callable(ModuleType):
     """`workbench.training.progress` is a module and a call: whichever an import finds first, the call works."""
 
-    def __call__(self, step: int, *, rank: int | None = None, samples: int | None = None, phase: str | None = None) -> None:
-        progress(step, rank=rank, samples=samples, phase=phase)
+    def __call__(
+        self,
+        step: int,
+        *,
+        rank: int | None = None,
+        samples: int | None = None,
+        phase: str | None = None,
+        seconds: float | None = None,
+    ) -> None:
+        progress(step, rank=rank, samples=samples, phase=phase, seconds=seconds)
 
 
 sys.modules[__name__].__class__ = _Callable

@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.detect.steps import MAD_TO_SIGMA, outliers
 
-__all__ = ["Straggler", "Stragglers", "find_stragglers"]
+__all__ = ["MINIMUM", "Straggler", "Stragglers", "against_others", "find_stragglers"]
 
 MINIMUM = 1.05  # slower by less than 5 % is not worth an exclusion (assumption; a restart costs more)
 _FEWEST_STEPS, _FEWEST_PEERS = 20, 3
@@ -149,6 +149,11 @@ def find_stragglers(
     elif len(rows) < count:
         why = f"{count - len(rows)} of {count} ranks could not be compared: {_too_few(peers, count, groups is not None)}"
     return Stragglers(tuple(found), count, width, why)
+
+
+def against_others(logs: Any) -> Any:
+    """Return logarithms of times against the median of the other ranks at the same step: what `find_stragglers` judges, of one group."""
+    return _against_others(logs, _codes(None, len(logs)))[0]
 
 
 class _Names:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workbench.training.attempts import Attempt
     from workbench.training.policy import Policy
     from workbench.training.retry import Decision
+    from workbench.training.together import Together
     from workbench.training.watching import Watching
 
 __all__ = ["Outcome", "supervise"]
@@ -77,6 +78,7 @@ def supervise(
     env: Mapping[str, str] | None = None,
     say: Callable[[str], object] | None = None,
     whole: bool = False,
+    together: str | Path | None = None,
 ) -> Outcome:
     """
     Run a command until it ends well, or until starting it again would be wrong.
@@ -113,6 +115,9 @@ def supervise(
         Told what people should know; default one line on standard error.
     whole : bool, optional
         This process does nothing else (the command line).
+    together : path, optional
+        A folder that all nodes of the job share, where each of them runs a supervisor of its own: when one of them sees a hang all take the
+        stacks of their ranks, and a node whose supervisor fell silent is known. The run's folder is then below it, by the node's name.
 
     Returns
     -------
@@ -134,10 +139,18 @@ def supervise(
 
         policy = load_policy(policy)
     given = dict(os.environ if env is None else env)
+    peers: Together | None = None
+    if together is not None:
+        from workbench.training.launchers import here
+        from workbench.training.together import Together
+
+        peers = Together(Path(together).resolve(), here(given))
+        run_dir = run_dir if run_dir is not None else Path(together) / here(given)
     folder = RunFolder(Path(run_dir) if run_dir is not None else default_folder(given))
+    status = 1
     try:
         with Signals() as signals:
-            return _Run(
+            outcome = _Run(
                 command,
                 given,
                 folder,
@@ -150,13 +163,18 @@ def supervise(
                     "ledger": ledger,
                     "storm": storm,
                     "keeps_allocation": keeps_allocation,
+                    "together": peers,
                 },
                 max_hang=max_hang,
                 grace=grace,
                 stacks=stacks,
                 whole=whole,
             ).run()
+            status = outcome.exit_code
+            return outcome
     finally:
+        if peers is not None:
+            peers.close(status)
         folder.close()
 
 
@@ -189,6 +207,7 @@ class _Run:
         self.max_hang, self.grace, self.stacks, self.whole = max_hang, grace, stacks, whole
         self._options = dict(after)
         self._after: After | None = None
+        self._together: Together | None = self._options["together"]
         self.outcome = Outcome(folder.path)
         self._told: set[str] = set()
 
@@ -279,18 +298,23 @@ class _Run:
             whole=self.whole,
         )
         watching: Watching | None = None
+        if self._together is not None:
+            self._together.begin(number)
         try:
             if child.start():
                 child.protect()
                 self._begun(number, words, resume, exclude, child)
                 from workbench.training.watching import Watching
 
-                watching = Watching(folder, child.pid, max_hang=self.max_hang, dumps=self._dumps, say=self._say)
+                watching = Watching(
+                    folder, child.pid, max_hang=self.max_hang, dumps=self._dumps, say=self._say, together=self._together
+                )
                 after = self.folder.path / f"attempt-{number}.ended.log"
 
                 def tick(now: float) -> str | None:
                     try:
                         why = watching.tick(now)
+                        child.helper = watching.looks.pid
                     except Exception as error:
                         self._defect("hangs are not watched for", error)
                         return None

@@ -9,8 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from workbench.training.hangs import Hang, Progress, ProgressFile, Watch
+from workbench.training.looking import Looks
+
+if TYPE_CHECKING:
+    from workbench.training.together import Together
 
 __all__ = ["Watching"]
 
@@ -59,6 +64,8 @@ class Watching:
         Where the job's processes announced that they dump their stacks when they are asked by a signal.
     say : callable
         Told what a person should know while the job runs.
+    together : Together, optional
+        The supervisors of the job's other nodes.
 
     Attributes
     ----------
@@ -68,12 +75,21 @@ class Watching:
         When (epoch seconds) the last few thousand steps were first seen.
     hang : Hang or None
         Why the attempt was ended.
+    looks : Looks
+        Who is slower than the other ranks.
     """
 
     def __init__(
-        self, folder: Path, pid: int, *, max_hang: float | None, dumps: Path | None, say: Callable[[str], object]
+        self,
+        folder: Path,
+        pid: int,
+        *,
+        max_hang: float | None,
+        dumps: Path | None,
+        say: Callable[[str], object],
+        together: Together | None = None,
     ) -> None:
-        self.folder, self.pid, self._dumps, self._say = folder, pid, dumps, say
+        self.folder, self.pid, self._dumps, self._say, self._together = folder, pid, dumps, say, together
         self.first: int | None = None
         self.last: int | None = None
         self.times: dict[int, float] = {}
@@ -88,6 +104,7 @@ class Watching:
         else:
             self._watch = Watch(floor=FLOOR)
         self._file = ProgressFile(folder / "progress")
+        self.looks = Looks(folder, say)
         self._half = b""
         self._second, self._read = 0.0, 0
         self._dumping: threading.Thread | None = None
@@ -128,14 +145,24 @@ class Watching:
         for told in self._file.read():
             self._watch.note(told, now)
             self._note(told)
+            self.looks.note(told)
 
     def tick(self, now: float) -> str | None:
         """Return ``hang`` when the job hangs and all evidence of it is taken."""
         self.look(now)
+        self.looks.tick(now)
         if self._dumping is not None:
             if self._dumping.is_alive() and now < self._until:
                 return None
-            return "hang"
+            if self.hang is not None:
+                return "hang"
+        if self._together is not None:
+            self._together.step = self.last
+            if self.last is None and (step := self._together.heard) is not None:
+                self._watch.note(Progress(float(step)), now)
+            self._heard(self._together)
+        if self._dumping is not None and self._dumping.is_alive():
+            return None  # for another node's sake; a hang of ours is told by the look after it
         hang = self._watch.tick(now)
         if hang is None or self._asked == 0:
             return None
@@ -145,23 +172,38 @@ class Watching:
             )
             return None
         self.hang = hang
+        if self._together is not None:
+            self._together.declare(hang.reason)
         self._say(f"{hang.reason}; stacks are taken, then the job is ended")
-        self._note_hang(hang)
+        self._note_hang(hang.reason)
         self._until = now + _STACKS
-        self._dumping = threading.Thread(target=self._dump, args=(hang,), name="workbench-stacks", daemon=True)
-        self._dumping.start()
+        self._begin_dump()
         return None
 
-    def _note_hang(self, hang: Hang) -> None:
+    def _heard(self, together: Together) -> None:
+        """Take the stacks of our ranks when another node's supervisor says that the job hangs; ending it is for that one to do."""
+        told = together.hang
+        if told is None or self._dumping is not None or self.hang is not None:
+            return
+        self._say(f"{told['node']} says that the job hangs ({told['reason']}): the stacks of this node are taken for it")
+        self._note_hang(f"{told['reason']} (told by {told['node']})")
+        self._begin_dump()
+
+    def _begin_dump(self) -> None:
+        self._dumping = threading.Thread(target=self._dump, name="workbench-stacks", daemon=True)
+        self._dumping.start()
+
+    def _note_hang(self, reason: str) -> None:
         """Let triage know, in words that its catalog has (`run-hang`): the job's own output ends in the middle of nothing."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         try:
             with (self.folder / "logs" / "workbench.log").open("a", encoding="utf-8") as stream:
-                stream.write(f"{stamp} workbench run: hang: {hang.reason}\n")
+                stream.write(f"{stamp} workbench run: hang: {reason}\n")
         except OSError:  # the disk is full: the job has to end all the same
             pass
 
-    def _dump(self, hang: Hang) -> None:
+    def _dump(self) -> None:
+        end = time.monotonic() + _STACKS
         folder = self.folder / "stacks"
         try:
             folder.mkdir(exist_ok=True)
@@ -176,17 +218,24 @@ class Watching:
             for sentence in grouped(found)[:4]:
                 self._say(sentence)
             flights.join(_FLIGHTS)
+            if self._together is not None:
+                self._together.give(folder)
+                if came := self._together.take(folder, end - 2.0):
+                    self._say(f"{came} stacks came from the job's other nodes")
         except Exception as error:  # whatever fails here, the job still hangs and must end
             self._say(f"no stacks: {type(error).__name__}: {error}")
 
     def done(self) -> dict[str, object]:
         """Return what was seen, for the attempt's record."""
         self.look(time.monotonic())
+        self.looks.stop()
+        self.looks.read()
         hang = self.hang
         return {
             "first_step": self.first,
             "last_step": self.last,
             "usual_seconds": self._watch.usual,
+            "stragglers": self.looks.found["told"] if self.looks.found else [],
             "hang": None
             if hang is None
             else json.loads(json.dumps({"reason": hang.reason, "seconds": hang.seconds, "phase": hang.phase})),

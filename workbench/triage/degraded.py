@@ -6,9 +6,10 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
+from workbench.model import Event
 from workbench.triage.context import Context
 
-__all__ = ["find_degraded"]
+__all__ = ["find_degraded", "stragglers_told"]
 
 _SIGNS = ("metric-straggler", "metric-thermal", "metric-power-brake", "metric-port-rate-drop", "metric-pcie-link-degraded")
 _NOTICEABLE = 1.05  # steps vary by a few per cent on healthy machines; less than this is no slow-down
@@ -25,6 +26,15 @@ def find_degraded(context: Context) -> list[dict[str, Any]]:
         None where no steps tell), ``sign`` (the signature that shows it).
     """
     found: dict[tuple[str | None, Any], dict[str, Any]] = {}
+    for event in stragglers_told(context):
+        found[(event.node, event.rank)] = {
+            "node": event.node,
+            "gpu": None,
+            "rank": event.rank,
+            "since": event.data.get("since") or event.time,
+            "slowdown": float(event.data["times"]),
+            "sign": event.signature,
+        }
     for event in context.events:
         if event.signature not in _SIGNS or context.in_job(event.node) is False or event.data.get("in_job") is False:
             continue
@@ -40,6 +50,15 @@ def find_degraded(context: Context) -> list[dict[str, Any]]:
             "sign": event.signature,
         }
     return list(found.values())[:16]
+
+
+def stragglers_told(context: Context) -> list[Event]:
+    """Return what `workbench run` told of ranks and nodes whose own part of a step became longer, each once: the steps themselves show it."""
+    last: dict[tuple[str | None, int | None], Event] = {}
+    for event in context.events:
+        if event.signature == "run-straggler" and context.in_job(event.node) is not False and event.data.get("times"):
+            last[(event.node, event.rank)] = event
+    return list(last.values())
 
 
 def _slowdown(context: Context, since: float | None) -> float | None:

@@ -10,7 +10,7 @@ from workbench.triage.build import build_context
 from workbench.triage.confidence import calibrate
 from workbench.triage.context import JOB_SOURCES, Context
 from workbench.triage.coverage import assess_coverage
-from workbench.triage.degraded import find_degraded
+from workbench.triage.degraded import find_degraded, stragglers_told
 from workbench.triage.groups import build_groups
 from workbench.triage.hypotheses import anchor, first_of_kind, form_hypotheses, rank_hypotheses
 from workbench.triage.rules import apply_rules
@@ -128,6 +128,10 @@ def _roles(context: Context, best: Hypothesis) -> list[Event]:
     for event in symptoms[:5]:
         event.role = "symptom"
         events.append(event)
+    for event in stragglers_told(context)[:5]:  # no cause by itself, and what a person asks next
+        if event not in events:
+            event.role = "context"
+            events.append(event)
     return events
 
 

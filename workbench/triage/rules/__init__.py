@@ -41,6 +41,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     gpu.supports,
     explains.consequences,
     platform.lost_store,
+    silence.supervisors_silent,
     silence.fell_silent,
     job.ended_on_purpose,
     job.launchers_wait,

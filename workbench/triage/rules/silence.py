@@ -8,7 +8,7 @@ from workbench.model import Event
 from workbench.triage.context import JOB_SOURCES, Context
 from workbench.triage.rules.outcome import Outcome
 
-__all__ = ["fell_silent"]
+__all__ = ["fell_silent", "supervisors_silent"]
 
 # what a rank says whose peer closed its connection, and one whose peer never answered
 _CLOSED = ("gloo-closed-by-peer", "nccl-closed-by-peer", "py-connection-reset", "nccl-remote-error")
@@ -68,6 +68,15 @@ def fell_silent(context: Context, outcome: Outcome) -> None:
             node=node,
             note=f"all of it fell silent at once, ranks and agent, without a last word, {what}",
         )
+
+
+def supervisors_silent(context: Context, outcome: Outcome) -> None:
+    """Many nodes whose supervisors fall silent at once are not lost one by one: what they share is, or the one who listens."""
+    for group in outcome.alive("run-node-silent"):
+        told = group.events[0].data
+        if told.get("silent", 1) > max(1, told.get("of", 0) // 8):
+            many = f"the supervisors of {told['silent']} of {told['of']} nodes fell silent at once"
+            group.dismiss(f"{many}: what they share failed, not each of them")
 
 
 def _own_error(context: Context, event: Event) -> bool:
