@@ -10,7 +10,7 @@ import panel as pn
 import param
 
 from workbench.casefile.model import LogWindow
-from workbench.views.markup import known, plain, render
+from workbench.views.markup import plain, render
 from workbench.views.permalink import parse
 from workbench.views.surface import Surface
 
@@ -201,5 +201,10 @@ def _totals(case: CaseFile) -> dict[str, int | None]:
     documents = case.documents
     if not len(documents) or "name" not in documents:
         return {}
-    lines = documents["lines"] if "lines" in documents else [None] * len(documents)
-    return {str(name): known(count) for name, count in zip(documents["name"], lines, strict=True)}
+    # a job of 16,384 ranks has as many documents, and somebody waits: looked at a column at a time
+    lines = (
+        documents["lines"].astype("Int64").to_numpy(dtype=object, na_value=None)
+        if "lines" in documents
+        else [None] * len(documents)
+    )
+    return dict(zip(documents["name"].astype(str), lines, strict=True))
