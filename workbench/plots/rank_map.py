@@ -329,9 +329,10 @@ def mark_events(made: figure, activity: Activity, ranks: pd.DataFrame | None, ev
         columns["what"].append(plain(event["signature"], 60))
         columns["text"].append(plain(event["text"]))
     if columns["x"]:
+        long = float(np.ptp(activity.edges)) * 1e3
         drawn = evidence_glyphs(
             made, ColumnDataSource(columns, name="events"), dark,
-            near=(float(np.ptp(activity.edges)) * 1e3 * 0.025, len(activity.ranks) * 0.05),
+            near=(long * 0.025, len(activity.ranks) * 0.05), turn=float(activity.edges[0]) * 1e3 + long * 0.9,
         )  # fmt: skip
         made.add_tools(
             HoverTool(
