@@ -9,6 +9,7 @@ import panel as pn
 
 from workbench.report import view as words
 from workbench.views.markup import known, render
+from workbench.views.permalink import parse, query
 from workbench.views.surface import Surface
 from workbench.views.tables import Table
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from workbench.views.incident import IncidentView
 
-__all__ = ["documents", "events", "explanations", "hypotheses", "placement"]
+__all__ = ["documents", "events", "explanations", "hypotheses", "kept", "placement"]
 
 
 def hypotheses(view: IncidentView) -> pn.viewable.Viewable:
@@ -46,11 +47,30 @@ def _because(event: Mapping[str, Any], more: int) -> str:
     return str(event.get("signature") or "") + (f" on {at}" if at else "") + (f" and {more} more" if more else "")
 
 
+def kept(view: IncidentView, name: str, table: Table) -> Table:
+    """Let a table be sorted and filtered as the view's `tables` says, and that say how the table is."""
+
+    def told(event: Any) -> None:
+        view.tables = query({**parse(view.tables), name: event.new})[1:] if event.new else _without(view.tables, name)
+
+    def follow(*_: Any) -> None:
+        table.arranged = parse(view.tables).get(name, "")
+
+    follow()
+    table.param.watch(told, "arranged")
+    view.param.watch(follow, "tables")
+    return table
+
+
+def _without(tables: str, name: str) -> str:
+    return query({key: value for key, value in parse(tables).items() if key != name})[1:]
+
+
 def events(view: IncidentView) -> pn.viewable.Viewable:
     """Return all events of the case as a table; a row opens its line."""
     frame = view.case.events
     return pn.Column(
-        Table(
+        kept(view, "events", Table(
             frame,
             columns={
                 "time": "time", "role": "role", "signature": "what", "lane": "lane", "node": "node", "rank": "rank", "gpu_index": "GPU",
@@ -65,7 +85,7 @@ def events(view: IncidentView) -> pn.viewable.Viewable:
             },
             empty="No event was found in the evidence.",
             chosen=lambda at: view.select(_event(frame, at), tab="log"),
-        ),
+        )),
         sizing_mode="stretch_width",
     )  # fmt: skip
 
@@ -85,7 +105,7 @@ def placement(view: IncidentView) -> pn.viewable.Viewable:
 
     return pn.Column(
         _heading("Which rank ran where"),
-        Table(
+        kept(view, "placement", Table(
             places,
             columns={
                 "rank": "rank", "local_rank": "local", "node": "node", "gpu_index": "GPU", "pci": "PCI", "gpu_uuid": "UUID", "pod": "pod",
@@ -94,9 +114,9 @@ def placement(view: IncidentView) -> pn.viewable.Viewable:
             name=f"{view.case.id}-placement", noun="placement", filters=("rank", "node", "pod"),
             widths={"rank": 80, "local_rank": 70, "gpu_index": 74, "attempt": 80},
             empty="Where ranks ran is not known: no log, pod or scheduler record tells.", chosen=chosen,
-        ),
+        )),
         _heading("What is said of the nodes"),
-        Table(
+        kept(view, "conditions", Table(
             conditions,
             columns={
                 "node": "node", "kind": "kind", "name": "condition", "status": "status", "bad": "bad", "since": "since", "reason": "reason",
@@ -104,7 +124,7 @@ def placement(view: IncidentView) -> pn.viewable.Viewable:
             },
             name=f"{view.case.id}-conditions", noun="condition", filters=("node", "name", "message"), widths={"bad": 60, "status": 80},
             empty="No condition, taint or state of a node is in the evidence.",
-        ),
+        )),
         sizing_mode="stretch_width",
     )  # fmt: skip
 
@@ -129,22 +149,22 @@ def documents(view: IncidentView) -> pn.viewable.Viewable:
     if len(problems):
         parts += [
             _heading("Problems"),
-            Table(
+            kept(view, "problems", Table(
                 problems, columns={"status": "status", "source": "source", "file": "file", "line": "line", "message": "problem",
                          "hint": "what to do"},
                 name=f"{view.case.id}-problems", noun="problem", filters=("file", "message"), widths={"status": 90, "source": 100, "line": 75},
                 chosen=opened(problems, "file"),
-            ),
+            )),
         ]  # fmt: skip
     parts += [
         Surface(render("incident.j2", "coverage", doc=view.document), margin=(0, 0, 14, 0)),
         _heading("Documents"),
-        Table(
+        kept(view, "documents", Table(
             read, columns={"name": "document", "kind": "taken for", "node": "node", "size": "bytes", "lines": "lines", "events": "events",
                      "complete": "whole"},
             name=f"{view.case.id}-documents", noun="document", filters=("name", "kind", "node"),
             widths={"size": 110, "lines": 90, "events": 80, "complete": 80}, empty="No document was read.", chosen=opened(read, "name"),
-        ),
+        )),
         Surface(render("incident.j2", "asks", rows=asks, window=window), margin=(14, 0, 0, 0)),
     ]  # fmt: skip
     return pn.Column(*parts, sizing_mode="stretch_width")

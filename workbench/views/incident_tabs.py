@@ -15,6 +15,7 @@ from workbench.report.text import plural
 from workbench.views import files
 from workbench.views.fresh import afterwards
 from workbench.views.incident_map import figure_pane, map_of_ranks, missing, unseen
+from workbench.views.incident_tables import kept
 from workbench.views.logpane import LogPane
 from workbench.views.markup import known, render, seconds
 from workbench.views.surface import Surface
@@ -222,7 +223,7 @@ def _rank_table(view: IncidentView) -> Table:
 
     mark()
     view.param.watch(mark, "rank")
-    return table
+    return kept(view, "ranks", table)
 
 
 def _machines(view: IncidentView) -> Any:

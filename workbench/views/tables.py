@@ -13,6 +13,7 @@ import param
 
 from workbench.report.text import clean, plural
 from workbench.views.markup import css, cut, known, render, short_file
+from workbench.views.permalink import parse, query
 from workbench.views.surface import Surface
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Table(pn.viewable.Viewer):
     """
 
     selected = param.Integer(default=None, allow_None=True, doc="Position in the frame of the chosen row.")
+    arranged = param.String(default="", doc="How it is sorted and filtered, as a query: ``sort=-time&node=gpu-7``.")
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class Table(pn.viewable.Viewer):
         self._layout: pn.Column | None = None
         self._count: Any = None
         self.param.watch(self._mark, "selected")
+        self.param.watch(self._arrange, "arranged")
 
     def __panel__(self) -> pn.Column:
         if self._layout is None:
@@ -110,8 +113,11 @@ class Table(pn.viewable.Viewer):
         if self._tabulator is None:
             headings = dict(zip(self.shown.columns, self._titles(), strict=True))
             found = {heading for heading, name in zip(self.shown.columns, self._named(), strict=True) if name in self._filters}
+            sorters, wanted = self._asked()
             self._tabulator = pn.widgets.Tabulator(
                 self.shown,
+                sorters=sorters,
+                filters=[{"field": name, "type": "like", "value": value} for name, value in wanted.items()],
                 titles=headings,
                 pagination="remote",
                 page_size=self._page,
@@ -129,11 +135,42 @@ class Table(pn.viewable.Viewer):
                     if column in found
                 },
                 widths=self._widths,
-                configuration={"columnDefaults": {"headerTooltip": True, "resizable": True}},
+                configuration={
+                    "columnDefaults": {"headerTooltip": True, "resizable": True},
+                    "initialHeaderFilter": [{"field": name, "value": value} for name, value in wanted.items()],
+                },
             )
             self._tabulator.on_click(self._clicked)
+            self._tabulator.param.watch(self._rearranged, ["sorters", "filters"])
             self._mark()
         return self._tabulator
+
+    def _asked(self) -> tuple[list[dict[str, str]], dict[str, str]]:
+        """Return how `arranged` wants it, as far as there are such columns: what sorts, and column → text that it holds."""
+        said = parse(self.arranged)
+        order = [name for name in said.get("sort", "").split(",") if name.removeprefix("-") in self._headings]
+        sorters = [{"field": name.removeprefix("-"), "dir": "desc" if name.startswith("-") else "asc"} for name in order]
+        return sorters, {name: said[name] for name in self._filters if name in self._headings and said.get(name)}
+
+    def _now(self) -> str:
+        """Return how the widget is arranged."""
+        order = ["-" * (one["dir"] == "desc") + one["field"] for one in self._tabulator.sorters if one["field"] in self._headings]
+        said = {"sort": ",".join(order)} if order else {}
+        for one in self._tabulator.filters:
+            if one.get("field") in self._filters and isinstance(one.get("value"), str) and one["value"]:
+                said[one["field"]] = one["value"]
+        return query(said)[1:]
+
+    def _rearranged(self, *_: Any) -> None:
+        self.arranged = self._now()
+
+    def _arrange(self, *_: Any) -> None:
+        """Make the widget anew when it is arranged otherwise: Panel (1.9.4) tells no browser of a filter."""
+        if self._tabulator is None or self._now() == self.arranged:
+            return
+        self._tabulator = None
+        if self._layout is not None and len(self._layout) > 1:
+            self._layout[1] = self.tabulator
 
     def _named(self) -> list[str]:
         return list(self._headings)
