@@ -9,16 +9,15 @@ import panel as pn
 
 from workbench.report import view as words
 from workbench.views.markup import known, render
-from workbench.views.permalink import parse, query
 from workbench.views.surface import Surface
-from workbench.views.tables import Table
+from workbench.views.tables import Table, kept
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from workbench.views.incident import IncidentView
 
-__all__ = ["documents", "events", "explanations", "hypotheses", "kept", "placement"]
+__all__ = ["documents", "events", "explanations", "hypotheses", "placement"]
 
 
 def hypotheses(view: IncidentView) -> pn.viewable.Viewable:
@@ -45,25 +44,6 @@ def explanations(doc: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _because(event: Mapping[str, Any], more: int) -> str:
     at = words.entity(event)
     return str(event.get("signature") or "") + (f" on {at}" if at else "") + (f" and {more} more" if more else "")
-
-
-def kept(view: IncidentView, name: str, table: Table) -> Table:
-    """Let a table be sorted and filtered as the view's `tables` says, and that say how the table is."""
-
-    def told(event: Any) -> None:
-        view.tables = query({**parse(view.tables), name: event.new})[1:] if event.new else _without(view.tables, name)
-
-    def follow(*_: Any) -> None:
-        table.arranged = parse(view.tables).get(name, "")
-
-    follow()
-    table.param.watch(told, "arranged")
-    view.param.watch(follow, "tables")
-    return table
-
-
-def _without(tables: str, name: str) -> str:
-    return query({key: value for key, value in parse(tables).items() if key != name})[1:]
 
 
 def events(view: IncidentView) -> pn.viewable.Viewable:

@@ -15,11 +15,10 @@ from workbench.report.text import plural
 from workbench.views import files
 from workbench.views.fresh import afterwards
 from workbench.views.incident_map import figure_pane, map_of_ranks, missing, unseen
-from workbench.views.incident_tables import kept
 from workbench.views.logpane import LogPane
 from workbench.views.markup import known, render, seconds
 from workbench.views.surface import Surface
-from workbench.views.tables import Table, file_button
+from workbench.views.tables import Table, file_button, kept
 from workbench.views.unhurried import Unhurried
 
 if TYPE_CHECKING:

@@ -202,9 +202,6 @@ def _totals(case: CaseFile) -> dict[str, int | None]:
     if not len(documents) or "name" not in documents:
         return {}
     # a job of 16,384 ranks has as many documents, and somebody waits: looked at a column at a time
-    lines = (
-        documents["lines"].astype("Int64").to_numpy(dtype=object, na_value=None)
-        if "lines" in documents
-        else [None] * len(documents)
-    )
-    return dict(zip(documents["name"].astype(str), lines, strict=True))
+    names, known = documents["name"].astype(str), documents["lines"].notna() if "lines" in documents else None
+    lines = [None] * len(names) if known is None else documents["lines"].astype(object).where(known, None)
+    return dict(zip(names, lines, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from workbench.views.surface import Surface
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Table", "display", "to_csv", "to_json"]
+__all__ = ["Table", "display", "kept", "to_csv", "to_json"]
 
 PAGE = 25
 CELL = 400  # characters of a cell; the whole text is in the export and in the log
@@ -210,6 +211,35 @@ class Table(pn.viewable.Viewer):
     def _mark(self, *_: Any) -> None:
         if self._tabulator is not None:
             self._tabulator.selection = [] if self.selected is None else [self.selected]
+
+
+def kept(view: Any, name: str, table: Table) -> Table:
+    """
+    Let a table be sorted and filtered as the view's address says, and that say how the table is; return the table.
+
+    Parameters
+    ----------
+    view : object
+        Has a param `tables`: a query whose values are what `Table.arranged` of the table of that name is.
+    name : str
+    table : Table
+    """
+    here = weakref.ref(table)
+
+    def told(event: Any) -> None:
+        said = parse(view.tables) | {name: event.new}
+        view.tables = query({key: value for key, value in said.items() if value})[1:]
+
+    def follow(*_: Any) -> None:
+        if (one := here()) is not None:
+            one.arranged = parse(view.tables).get(name, "")
+        else:  # another has taken its place
+            view.param.unwatch(watcher)
+
+    table.arranged = parse(view.tables).get(name, "")
+    table.param.watch(told, "arranged")
+    watcher = view.param.watch(follow, "tables")
+    return table
 
 
 def _is_number(values: Any) -> bool:
