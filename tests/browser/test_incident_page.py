@@ -121,6 +121,40 @@ def test_by_clicks_down_to_the_culprits_log_line(tab: Tab) -> None:
     assert tab.locator(".l.here.ev.cause:visible").count() == 1
 
 
+def test_a_click_is_answered_although_the_rest_is_not_drawn_and_that_is_drawn_when_nothing_is_pressed(tab: Tab) -> None:
+    """Who looks at rank after rank waits for no figure and no table; they stand there as soon as he lets go."""
+    tab.add_init_script(
+        "window.pressing = setInterval(() => document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Shift'})), 40)"
+    )
+    tab.open(f"{HERE}&tab=ranks")
+    tab.locator(".rank h2", has_text="Rank 20").wait_for()
+    tab.wait_for_timeout(500)
+    for rank in (3, 5):
+        x, y = tab.evaluate(PLACE, ["What each rank did", rank + 0.5, 0.5])
+        tab.mouse.click(x, y)
+        tab.locator(".rank h2", has_text=f"Rank {rank}").wait_for()
+    assert tab.locator(".tabulator-row").count() == 0
+    assert tab.get_by_text("The rest is being drawn").is_visible()
+
+    tab.evaluate("clearInterval(window.pressing)")
+    tab.locator(".tabulator-row").first.wait_for()
+    tab.get_by_text("The rest is being drawn").wait_for(state="hidden")
+    tab.wait_for_function(
+        """() => Bokeh.documents.some(one => ['Temperature', 'Power'].every(title => [...one._all_models.values()].some(
+          model => model.type === 'Figure' && model.title?.text.startsWith(title) && Bokeh.index.find_one_by_id(model.id))))"""
+    )
+    beside, below = tab.evaluate(
+        """() => {
+          const made = Bokeh.documents.flatMap(one => [...one._all_models.values()]).find(one => one.title?.text === 'Temperature')
+          const box = Bokeh.index.find_one_by_id(made.id).el.getBoundingClientRect()
+          return [box.x, box.y]
+        }"""
+    )
+    log = tab.locator(".lines:visible").bounding_box()
+    assert beside > log["x"] + log["width"]
+    assert abs(below - log["y"]) < 100, "what comes later takes the first place beside the log"
+
+
 def test_the_map_is_coloured_by_steps_and_a_colleague_sees_the_same(tab: Tab, new_tab: Callable[..., Tab]) -> None:
     """One click above the map; a click into it still names the rank, and the address holds both."""
     there = """title => Bokeh.documents.some(one => [...one._all_models.values()].some(
@@ -158,6 +192,27 @@ def test_a_row_of_the_table_chooses_the_rank_by_mouse_and_by_keyboard(tab: Tab) 
         if chosen.count():
             break
     chosen.wait_for()
+
+
+def test_a_shared_address_shows_a_table_as_it_was_sorted_and_filtered(tab: Tab, new_tab: Callable[..., Tab]) -> None:
+    """By a click on a heading and words in a field below it."""
+    tab.open(f"{HERE}&tab=events")
+    field = ".tabulator-col[tabulator-field=node] input"
+    tab.locator(field).press_sequentially("node-054")
+    tab.wait_for_function("decodeURIComponent(location.search).includes('node%3Dnode-054')")
+    for _ in range(2):
+        tab.locator(".tabulator-col[tabulator-field=line] .tabulator-col-title").click()
+        tab.wait_for_timeout(1500)
+    tab.wait_for_function("decodeURIComponent(location.search).includes('sort%3D-line')")
+    first = ".tabulator-row >> nth=0"
+    here = tab.locator(first).inner_text()
+
+    other = new_tab(color_scheme="light").open("/incident" + tab.query())
+    other.locator(first).wait_for()
+    other.wait_for_timeout(1500)
+    assert other.locator(first).inner_text() == here
+    assert other.locator(field).input_value() == "node-054"
+    assert other.query() == tab.query()
 
 
 def test_a_shared_address_shows_the_same_in_another_browser(tab: Tab, new_tab: Callable[..., Tab]) -> None:

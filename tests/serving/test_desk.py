@@ -9,11 +9,13 @@ from types import MappingProxyType
 import pytest
 
 from tests.remediation.test_queue import plan
+from workbench.errors import ConfigError
 from workbench.remediation.journal import Journal
 from workbench.remediation.model import Action
 from workbench.remediation.proposing import note_down
 from workbench.remediation.queue import Proposal, Queue, QueueError
 from workbench.serving.desk import Desk
+from workbench.serving.desk_demo import demo_desk
 from workbench.serving.roles import Roles
 from workbench.serving.site import Forbidden
 
@@ -158,3 +160,17 @@ def test_a_desk_sees_what_another_process_does(desk: Desk) -> None:
         assert desk.sheet.proposals[0].id == one.id
     finally:
         desk.stop()
+
+
+def test_two_demonstrations_do_not_play_in_one_folder(tmp_path: Path) -> None:
+    """They would do each other's plans; the second says so before it writes anything, and one that ended makes room."""
+    first = demo_desk(tmp_path / "remediation", OPEN, gpus=128)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ConfigError, match="another demonstration plays in"):
+        demo_desk(tmp_path / "remediation", OPEN, gpus=128)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    first.stop()
+
+    again = demo_desk(tmp_path / "remediation", OPEN, gpus=128)
+    assert len(again.sheet.acts) > len(first.sheet.acts)
+    again.stop()

@@ -333,3 +333,23 @@ def test_what_is_seen_before_scripts_run_has_the_counts(fleet: Any) -> None:
     assert "1,024" in first
     assert "critical" in first
     assert isinstance(pd.Timestamp(fleet.time, unit="s"), pd.Timestamp)
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # Panel (1.9.4) sorts so
+def test_a_link_holds_how_its_table_is_sorted_and_a_newer_fleet_leaves_it_so(fleet: Any) -> None:
+    """Of each tab its own; the link of a tab holds it."""
+    poller = Still(fleet)
+    view = made(poller)
+    view._tables["nodes"].tabulator.sorters = [{"field": "node", "dir": "desc"}]
+    assert view.state() == {"tables": "nodes=sort%3D-node"}
+    assert "sort%253D-node" in view._nav.object
+
+    other = made(poller)
+    other.set_state({"tab": "jobs"} | view.state())
+    other.tab = "nodes"
+    table = other._tables["nodes"].tabulator
+    assert table.current_view["node"].tolist() == sorted(table.current_view["node"], reverse=True)
+    poller.show(demo(1024, NOW + 15))
+    other.refresh()
+    assert other._tables["nodes"].tabulator is table
+    assert table.current_view["node"].tolist() == sorted(table.current_view["node"], reverse=True)

@@ -390,3 +390,41 @@ def test_where_no_log_tells_of_steps_the_map_shows_states_and_says_why(view):
     view.set_state({"tab": "ranks", "colour": "steps"})
     assert drawn(view).title.text == "What each rank did"
     assert "no log tells of a training step" in text_of(view.built["ranks"])
+
+
+def table_of(view: IncidentView) -> pn.widgets.Tabulator:
+    """The table of the part that is seen."""
+    view.__panel__()
+    return view.built[view.tab].select(pn.widgets.Tabulator)[0]
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # Panel (1.9.4) sorts so
+def test_a_link_holds_how_its_table_is_sorted_and_filtered(view):
+    view.tab = "events"
+    table = table_of(view)
+    table.sorters = [{"field": "time", "dir": "desc"}]
+    table.filters = [
+        {"field": "node", "type": "like", "value": "node-054"},
+        {"field": "lane", "type": "like", "value": "no such filter"},
+    ]
+    state = view.state()
+    assert state["tables"] == "events=sort%3D-time%26node%3Dnode-054"
+
+    other = IncidentView(view.case, state=state)
+    again = table_of(other)
+    assert other.state() == state
+    shown = again.current_view
+    assert set(shown["node"]) == {"gpu-node-054"}
+    assert shown["time"].tolist() == sorted(shown["time"], reverse=True)
+    assert 0 < len(shown) < len(view.case.events)
+
+    other.set_state({"tab": "events"})
+    assert "tables" not in other.state()
+    assert len(table_of(other).current_view) == len(view.case.events)
+
+
+@pytest.mark.parametrize("said", ["events=sort%3Dno-such", "events=%26%26", "nothing", "x" * 4000, "%ff=%ff"])
+def test_a_link_that_arranges_a_table_wrongly_shows_all_of_it(view, said):
+    view.set_state({"tab": "events", "tables": said})
+
+    assert len(table_of(view).current_view) == len(view.case.events)

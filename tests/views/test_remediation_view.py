@@ -165,3 +165,15 @@ def test_the_exports_hold_all_of_it(desk: Desk) -> None:
     empty = journal_frame([], 7)
     assert (len(empty), empty.attrs["left_out"]) == (0, 7)
     assert len(queue_frame([])) == 0
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # Panel (1.9.4) sorts so
+def test_a_link_holds_how_the_journal_is_sorted(desk: Desk) -> None:
+    view, _ = shown(desk)
+    view._table.tabulator.sorters = [{"field": "node", "dir": "asc"}]
+    assert view.state()["tables"] == "journal=sort%3Dnode"
+
+    other, _ = shown(desk)
+    other.set_state(view.state())
+    assert other._table.tabulator.sorters == [{"field": "node", "dir": "asc"}]
+    assert other.state() == view.state()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -247,7 +248,13 @@ def mark(made: figure, second: float, dark: bool, label: str = "") -> None:
 
 
 def evidence_glyphs(
-    made: figure, source: Any, dark: bool, *, size: float | str = 11, near: tuple[float, float] = (0.0, 0.0)
+    made: figure,
+    source: Any,
+    dark: bool,
+    *,
+    size: float | str = 11,
+    near: tuple[float, float] = (0.0, 0.0),
+    turn: float = math.inf,
 ) -> Any:
     """
     Draw markers of evidence, and their numbers beside them.
@@ -258,6 +265,8 @@ def evidence_glyphs(
         Columns x, y, role and number (text, empty where it is no evidence).
     near : tuple of float
         Distances in x and y within which numbers would lie on one another, and share one text.
+    turn : float
+        From this x on numbers stand to the left of their marker: to the right the edge would cut them.
 
     Returns
     -------
@@ -276,14 +285,15 @@ def evidence_glyphs(
         line_color=colours.card, line_width=1.2, name="evidence",
     )  # fmt: skip
     made.text(
-        x="x", y="y", text="number", source=ColumnDataSource(_numbers(source.data, *near), name="numbers"), text_color=colours.ink,
-        text_font=value(FONT), text_font_size="10px", text_baseline="middle", x_offset=9, background_fill_color=colours.card,
+        x="x", y="y", text="number", source=ColumnDataSource(_numbers(source.data, *near, turn), name="numbers"), text_color=colours.ink,
+        text_font=value(FONT), text_font_size="10px", text_baseline="middle", text_align="align", x_offset="offset",
+        background_fill_color=colours.card,
         background_fill_alpha=0.8, border_radius=3, padding=1, level="overlay",
     )  # fmt: skip
     return drawn
 
 
-def _numbers(data: Mapping[str, Any], near_x: float, near_y: float) -> dict[str, list[Any]]:
+def _numbers(data: Mapping[str, Any], near_x: float, near_y: float, turn: float) -> dict[str, list[Any]]:
     """Return where which numbers are written: those that would lie on one another in one text, at the place of the last."""
     groups: list[tuple[float, float, list[int]]] = []
     for x, y, number in sorted(zip(data["x"], data["y"], data["number"], strict=True)):
@@ -299,4 +309,8 @@ def _numbers(data: Mapping[str, Any], near_x: float, near_y: float) -> dict[str,
     for _, _, numbers in groups:
         numbers.sort()
         texts.append(", ".join(map(str, numbers[:4])) + (f" +{len(numbers) - 4}" if len(numbers) > 4 else ""))
-    return {"x": [x for x, _, _ in groups], "y": [y for _, y, _ in groups], "number": texts}
+    left = [x >= turn for x, _, _ in groups]
+    return {
+        "x": [x for x, _, _ in groups], "y": [y for _, y, _ in groups], "number": texts,
+        "align": ["right" if one else "left" for one in left], "offset": [-9 if one else 9 for one in left],
+    }  # fmt: skip

@@ -186,18 +186,18 @@ def _grid(
     )  # fmt: skip
     _separate(made, data, [plain(name, 60) for name in names], table.card, things)
     tapped = ColumnDataSource({name: [] for name in ("node", "gpu", "state")}, name="tapped")
-    made.js_on_event(
-        "tap",
-        CustomJS(
-            args={**where, "source": source, "tapped": tapped},
-            code="""
-            const {image, who, dw, dh} = source.data, i = Math.floor(cb_obj.y), j = Math.floor(cb_obj.x);
-            if (!(i >= 0 && i < dh[0] && j >= 0 && j < dw[0])) return;
-            const at = i * dw[0] + j, one = who[0][at];
-            if (image[0][at] === 255) return;
-            tapped.data = {node: [names.split('\\n')[cells.data.node[one]]], gpu: [cells.data.gpu[one]], state: [words[image[0][at]]]};""",
-        ),
+    chosen = CustomJS(
+        args={**where, "source": source, "tapped": tapped},
+        code="""
+        const {image, who, dw, dh} = source.data, i = Math.floor(cb_obj.y), j = Math.floor(cb_obj.x);
+        if (!(i >= 0 && i < dh[0] && j >= 0 && j < dw[0])) return;
+        const at = i * dw[0] + j, one = who[0][at];
+        if (image[0][at] === 255) return;
+        tapped.data = {node: [names.split('\\n')[cells.data.node[one]]], gpu: [cells.data.gpu[one]], state: [words[image[0][at]]]};""",
     )
+    # two clicks within 0.3 s are one double click to Bokeh, wherever the second one is
+    for kind in ("tap", "doubletap"):
+        made.js_on_event(kind, chosen)
     made.tags = [tapped, cells]
     # of health all words, so that a newer frame changes numbers only and the legend does not jump
     counts = np.bincount(codes, minlength=len(words))

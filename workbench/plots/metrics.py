@@ -7,6 +7,7 @@ line; what the other GPUs did at the same time is a band behind it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from bokeh.plotting import figure
 
-__all__ = ["metric_panels", "panels", "peers_band", "update_panels", "with_gaps"]
+__all__ = ["each_panel", "metric_panels", "panels", "peers_band", "update_panels", "with_gaps"]
 
 GAP = 2.5  # of the usual distance between samples: past it a scrape was missed, and the line breaks (one late scrape does not)
 POINTS = 1200  # of a line; more than there are pixels are pooled to the extremes of each piece
@@ -77,24 +78,32 @@ def metric_panels(
         none. All lines of a panel are one renderer, since a browser pays for each: its source is named ``lines`` and has a row a
         line, with columns xs (milliseconds since the epoch), ys, field, gpu (what hover says), colour and dash (its place among them).
     """
+    return list(each_panel(metrics, node=node, gpu=gpu, around=around, dark=dark, height=height, margin=margin, only=only))
+
+
+def each_panel(
+    metrics: pd.DataFrame | None, *, node: str | None, gpu: int | str | None = None, around: float | datetime | None = None,
+    dark: bool = False, height: int = 176, margin: float = MARGIN, only: tuple[str, ...] | None = None,
+) -> Iterator[figure]:  # fmt: skip
+    """Yield the figures of `metric_panels` as they are made: each takes long enough that who waits for something else would notice."""
     asked = _Asked(metrics, node, gpu, around, margin)
     if asked.why:
-        return [empty("Metrics", asked.why, dark=dark)]
-    made, missing = [], []
+        yield empty("Metrics", asked.why, dark=dark)
+        return
+    known = {
+        name: tuple(row for row in rows if row["field"] in asked.known) for name, rows in panels() if only is None or name in only
+    }
+    there = [name for name, rows in known.items() if rows]
+    missing = [name for name, rows in known.items() if not rows]
+    if not there:
+        yield empty("Metrics", f"None of the fields that {asked.who} measured belongs to a panel.", dark=dark)
+        return
     shared = _Shared(asked, dark)
-    for name, rows in panels():
-        if only is not None and name not in only:
-            continue
-        rows = tuple(row for row in rows if row["field"] in asked.known)
-        if not rows:
-            missing.append(name)
-            continue
-        made.append(_draw(asked.panel(rows), name, rows, asked, dark, height, shared))
-    if not made:
-        return [empty("Metrics", f"None of the fields that {asked.who} measured belongs to a panel.", dark=dark)]
-    if missing:
-        note(made[-1], "not measured anywhere: " + ", ".join(missing), dark)
-    return made
+    for name in there:
+        made = _draw(asked.panel(known[name]), name, known[name], asked, dark, height, shared)
+        if missing and name == there[-1]:
+            note(made, "not measured anywhere: " + ", ".join(missing), dark)
+        yield made
 
 
 def update_panels(

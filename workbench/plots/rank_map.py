@@ -257,19 +257,19 @@ def map_figure(
     )  # fmt: skip
     made.add_tools(hover)
     tapped = ColumnDataSource({name: [] for name in ("rank", "row", "time", "node", "gpu", "state")}, name="tapped")
-    made.js_on_event(
-        "tap",
-        CustomJS(
-            args={**where, "source": source, "tapped": tapped},
-            code="""
-            const {x, y, dw, dh, image, who} = source.data, [high, wide] = who[0].shape ?? [who[0].length, who[0][0].length];
-            const i = Math.floor((cb_obj.y - y[0]) / dh[0] * high), j = Math.floor((cb_obj.x - x[0]) / dw[0] * wide);
-            if (!(i >= 0 && i < high && j >= 0 && j < wide)) return;
-            const row = who[0][i * wide + j], node = rows.data.node[row];
-            tapped.data = {rank: [rows.data.rank[row]], row: [row], time: [cb_obj.x / 1e3], node: [node < 0 ? '' : nodes.data.name[node]],
-                           gpu: [rows.data.gpu[row]], state: [words[image[0][i * wide + j]]]};""",
-        ),
+    chosen = CustomJS(
+        args={**where, "source": source, "tapped": tapped},
+        code="""
+        const {x, y, dw, dh, image, who} = source.data, [high, wide] = who[0].shape ?? [who[0].length, who[0][0].length];
+        const i = Math.floor((cb_obj.y - y[0]) / dh[0] * high), j = Math.floor((cb_obj.x - x[0]) / dw[0] * wide);
+        if (!(i >= 0 && i < high && j >= 0 && j < wide)) return;
+        const row = who[0][i * wide + j], node = rows.data.node[row];
+        tapped.data = {rank: [rows.data.rank[row]], row: [row], time: [cb_obj.x / 1e3], node: [node < 0 ? '' : nodes.data.name[node]],
+                       gpu: [rows.data.gpu[row]], state: [words[image[0][i * wide + j]]]};""",
     )
+    # two clicks within 0.3 s are one double click to Bokeh, wherever the second one is
+    for kind in ("tap", "doubletap"):
+        made.js_on_event(kind, chosen)
     made.tags = [tapped, rows, nodes]  # kept with the figure, and found by name
     _ticks(made, activity, names, codes, rows)
     return made
@@ -329,9 +329,10 @@ def mark_events(made: figure, activity: Activity, ranks: pd.DataFrame | None, ev
         columns["what"].append(plain(event["signature"], 60))
         columns["text"].append(plain(event["text"]))
     if columns["x"]:
+        long = float(np.ptp(activity.edges)) * 1e3
         drawn = evidence_glyphs(
             made, ColumnDataSource(columns, name="events"), dark,
-            near=(float(np.ptp(activity.edges)) * 1e3 * 0.025, len(activity.ranks) * 0.05),
+            near=(long * 0.025, len(activity.ranks) * 0.05), turn=float(activity.edges[0]) * 1e3 + long * 0.9,
         )  # fmt: skip
         made.add_tools(
             HoverTool(

@@ -8,10 +8,12 @@ engine on a played fleet.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from workbench.errors import ConfigError
 from workbench.model import Gpu
 from workbench.remediation.engine import apply, resume
 from workbench.remediation.journal import Journal, JournalBusy
@@ -108,13 +110,20 @@ def demo_desk(folder: Path, roles: Roles, *, gpus: int = 1024) -> Desk:
     roles : Roles
     gpus : int
         Of the fleet that is played.
+
+    Raises
+    ------
+    ConfigError
+        Another demonstration plays in this folder: two would do each other's plans.
     """
+    lock = _alone(folder)
     played = _Played(folder, gpus)
     played.history()
     played.ago = 17 * 60.0
     played.turn()
     played.ago = 0.0
-    desk = Desk(played.queue, played.journal, roles)
+    desk = _Stage(played.queue, played.journal, roles)
+    desk.lock = lock
 
     def worker() -> None:
         if played.queue.approved():  # nothing else happens to a played fleet
@@ -124,6 +133,32 @@ def demo_desk(folder: Path, roles: Roles, *, gpus: int = 1024) -> Desk:
 
     desk.worker = worker
     return desk.start()
+
+
+class _Stage(Desk):
+    """A desk with a folder of its own for as long as it plays."""
+
+    lock: IO[str]
+
+    def stop(self) -> None:
+        """End the thread, and let another one play here."""
+        super().stop()
+        self.lock.close()
+
+
+def _alone(folder: Path) -> IO[str]:
+    """Return what holds a folder until it is closed, or the process is gone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = (folder / "playing").open("a", encoding="ascii")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise ConfigError(
+            f"another demonstration plays in {folder.parent} already",
+            hint="give this one an inbox of its own with --inbox, or none at all",
+        ) from error
+    return file
 
 
 def _build(fleet: Fleet, made: World, now: float) -> list[Trouble]:

@@ -19,14 +19,14 @@ from workbench.views.fleet_model import CAUSES, TABS, Picture, Wish, age, pictur
 from workbench.views.markup import css, render, seconds
 from workbench.views.permalink import choice, parse, read, text, whole, write
 from workbench.views.surface import Surface
-from workbench.views.tables import Table
+from workbench.views.tables import Table, kept
 
 __all__ = ["FleetView", "fleet_css", "unwell"]
 
 HIGH, SIDE = 470, 380  # pixels: of the map, and of what stands beside it
 FIRST = 7  # suspects beside the map
-_FIELDS = {"tab": choice(*TABS), "node": text(253), "gpu": whole(0, 1023)}
-_START = {"tab": "nodes", "node": None, "gpu": None}
+_FIELDS = {"tab": choice(*TABS), "node": text(253), "gpu": whole(0, 1023), "tables": text(2000)}
+_START = {"tab": "nodes", "node": None, "gpu": None, "tables": ""}
 _COLUMNS: Mapping[str, Mapping[str, str]] = {
     "nodes": {
         "node": "node", "health": "health", "why": "why", "cause": "cause", "pool": "pool", "ready": "GPUs ready", "job": "job",
@@ -101,12 +101,15 @@ class FleetView(pn.viewable.Viewer):
         The table that is seen, a key of `TABS`.
     node, gpu : str or None, int or None
         What was chosen on the map or in a table.
+    tables : str
+        How tables are sorted; see `workbench.views.tables.kept`.
     """
 
     wish = param.ClassSelector(class_=Wish, default=Wish())
     tab = param.Selector(default="nodes", objects=list(TABS))
     node = param.String(default=None, allow_None=True)
     gpu = param.Integer(default=None, allow_None=True, bounds=(0, None))
+    tables = param.String(default="")
     refused = param.Dict(default={}, doc="What the address asks for that makes no sense: name → why.")
 
     def __init__(
@@ -187,12 +190,7 @@ class FleetView(pn.viewable.Viewer):
         """Show what an address asks for; what makes no sense is left out and told."""
         wish, refused = Wish.read(state)
         values, more = read(_FIELDS, state)
-        changes = {
-            "tab": "nodes",
-            "node": None,
-            "gpu": None,
-            **{name: value for name, value in values.items() if name != "tab" or value},
-        }
+        changes = {**_START, **{name: value for name, value in values.items() if name not in ("tab", "tables") or value}}
         self.param.update(wish=wish, refused={**refused, **more}, **changes)
 
     # what people do
@@ -241,6 +239,11 @@ class FleetView(pn.viewable.Viewer):
     def _turned(self) -> None:
         if self._poller is not None and self._version >= 0:
             self._tabs(self.picture)
+
+    @param.depends("tables", watch=True)
+    def _arranged(self) -> None:
+        if self._poller is not None and self._version >= 0:
+            self._tabs(self.picture)  # its links hold it
 
     @param.depends("node", "gpu", watch=True)
     def _chosen(self) -> None:
@@ -355,7 +358,7 @@ class FleetView(pn.viewable.Viewer):
         frame, columns = seen.table(self.tab), _COLUMNS[self.tab]
         shown, table = seen.shown(self.tab, columns), self._tables.get(self.tab)
         if table is None or (table.frame is not frame and not table.update(frame, shown)):
-            table = self._tables[self.tab] = Table(
+            made = Table(
                 frame,
                 columns=columns,
                 shown=shown,
@@ -366,6 +369,7 @@ class FleetView(pn.viewable.Viewer):
                 widths=_WIDTHS[self.tab],
                 noun={"nodes": "node", "jobs": "job"}.get(self.tab, "row"),
             )
+            table = self._tables[self.tab] = kept(self, self.tab, made)
         if len(self._body) != 1 or self._body[0] is not table.__panel__():
             self._body[:] = [table.__panel__()]
 

@@ -49,6 +49,7 @@ FIELDS = {
     "time_range": moments(),
     "rank_range": ranks(),
     "colour": choice(*COLOURS),
+    "tables": text(2000),
 }
 
 
@@ -92,6 +93,8 @@ class IncidentView(pn.viewable.Viewer):
         What is searched in logs, and in which.
     colour : str
         What the map of ranks is coloured by: ``state``, or ``steps`` behind the median.
+    tables : str
+        How tables are sorted and filtered, a query of queries by the table's name.
     tab : str
         The part that is seen, a key of `TABS`; only parts that were seen are built.
     notice : str
@@ -108,6 +111,7 @@ class IncidentView(pn.viewable.Viewer):
     query = param.String(default="")
     scope = param.Selector(default="all", objects=list(SCOPES))
     colour = param.Selector(default="state", objects=list(COLOURS))
+    tables = param.String(default="")
     tab = param.Selector(default="overview", objects=list(TABS))
     notice = param.String(default="")
 
@@ -191,6 +195,7 @@ class IncidentView(pn.viewable.Viewer):
             "time_range": None,
             "rank_range": None,
             "colour": "state",
+            "tables": "",
         }
 
     # the state, as a link holds it --------------------------------------------------------------------------------------------
@@ -221,7 +226,7 @@ class IncidentView(pn.viewable.Viewer):
     def _become(self, state: Mapping[str, Any], start: Mapping[str, Any]) -> None:
         values, refused = read(FIELDS, state)
         told = [f"The link's {name} makes no sense: {why}." for name, why in refused.items()]
-        for name in ("tab", "query", "scope", "colour"):
+        for name in ("tab", "query", "scope", "colour", "tables"):
             if values.get(name, "") is None:
                 values[name] = self.defaults[name]
         if (rank := values.get("rank")) is not None and rank not in self.ranks.index:

@@ -10,7 +10,7 @@ import panel as pn
 from workbench.report import view as words
 from workbench.views.markup import known, render
 from workbench.views.surface import Surface
-from workbench.views.tables import Table
+from workbench.views.tables import Table, kept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,7 @@ def events(view: IncidentView) -> pn.viewable.Viewable:
     """Return all events of the case as a table; a row opens its line."""
     frame = view.case.events
     return pn.Column(
-        Table(
+        kept(view, "events", Table(
             frame,
             columns={
                 "time": "time", "role": "role", "signature": "what", "lane": "lane", "node": "node", "rank": "rank", "gpu_index": "GPU",
@@ -65,7 +65,7 @@ def events(view: IncidentView) -> pn.viewable.Viewable:
             },
             empty="No event was found in the evidence.",
             chosen=lambda at: view.select(_event(frame, at), tab="log"),
-        ),
+        )),
         sizing_mode="stretch_width",
     )  # fmt: skip
 
@@ -85,7 +85,7 @@ def placement(view: IncidentView) -> pn.viewable.Viewable:
 
     return pn.Column(
         _heading("Which rank ran where"),
-        Table(
+        kept(view, "placement", Table(
             places,
             columns={
                 "rank": "rank", "local_rank": "local", "node": "node", "gpu_index": "GPU", "pci": "PCI", "gpu_uuid": "UUID", "pod": "pod",
@@ -94,9 +94,9 @@ def placement(view: IncidentView) -> pn.viewable.Viewable:
             name=f"{view.case.id}-placement", noun="placement", filters=("rank", "node", "pod"),
             widths={"rank": 80, "local_rank": 70, "gpu_index": 74, "attempt": 80},
             empty="Where ranks ran is not known: no log, pod or scheduler record tells.", chosen=chosen,
-        ),
+        )),
         _heading("What is said of the nodes"),
-        Table(
+        kept(view, "conditions", Table(
             conditions,
             columns={
                 "node": "node", "kind": "kind", "name": "condition", "status": "status", "bad": "bad", "since": "since", "reason": "reason",
@@ -104,7 +104,7 @@ def placement(view: IncidentView) -> pn.viewable.Viewable:
             },
             name=f"{view.case.id}-conditions", noun="condition", filters=("node", "name", "message"), widths={"bad": 60, "status": 80},
             empty="No condition, taint or state of a node is in the evidence.",
-        ),
+        )),
         sizing_mode="stretch_width",
     )  # fmt: skip
 
@@ -129,22 +129,22 @@ def documents(view: IncidentView) -> pn.viewable.Viewable:
     if len(problems):
         parts += [
             _heading("Problems"),
-            Table(
+            kept(view, "problems", Table(
                 problems, columns={"status": "status", "source": "source", "file": "file", "line": "line", "message": "problem",
                          "hint": "what to do"},
                 name=f"{view.case.id}-problems", noun="problem", filters=("file", "message"), widths={"status": 90, "source": 100, "line": 75},
                 chosen=opened(problems, "file"),
-            ),
+            )),
         ]  # fmt: skip
     parts += [
         Surface(render("incident.j2", "coverage", doc=view.document), margin=(0, 0, 14, 0)),
         _heading("Documents"),
-        Table(
+        kept(view, "documents", Table(
             read, columns={"name": "document", "kind": "taken for", "node": "node", "size": "bytes", "lines": "lines", "events": "events",
                      "complete": "whole"},
             name=f"{view.case.id}-documents", noun="document", filters=("name", "kind", "node"),
             widths={"size": 110, "lines": 90, "events": 80, "complete": 80}, empty="No document was read.", chosen=opened(read, "name"),
-        ),
+        )),
         Surface(render("incident.j2", "asks", rows=asks, window=window), margin=(14, 0, 0, 0)),
     ]  # fmt: skip
     return pn.Column(*parts, sizing_mode="stretch_width")

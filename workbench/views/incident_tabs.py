@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,8 @@ from workbench.views.incident_map import figure_pane, map_of_ranks, missing, uns
 from workbench.views.logpane import LogPane
 from workbench.views.markup import known, render, seconds
 from workbench.views.surface import Surface
-from workbench.views.tables import Table, file_button
+from workbench.views.tables import Table, file_button, kept
+from workbench.views.unhurried import Unhurried
 
 if TYPE_CHECKING:
     from workbench.views.incident import IncidentView
@@ -108,13 +109,20 @@ def _numbered(evidence: Any) -> Any:
 
 def ranks(view: IncidentView) -> pn.viewable.Viewable:
     """Return the map of ranks, the rank that is chosen, its metrics and its log."""
+    more = Unhurried("The rest is being drawn …", margin=0)
     if not len(view.ranks):
         why = unseen(view, "job", "kubernetes", "slurm", "placement") or ["No log, placement or scheduler record names a rank."]
         top: Any = missing(
             "No rank is known", why, "Nodes and their metrics can still be looked at; logs of ranks would tell the rest."
         )
         return pn.Column(
-            top, _machines(view), _metrics(view), _logs(view, 360), sizing_mode="stretch_width", styles={"gap": "14px"}
+            top,
+            _machines(view),
+            _metrics(view, more),
+            _logs(view, 360),
+            more,
+            sizing_mode="stretch_width",
+            styles={"gap": "14px"},
         )
     facts = Surface(heard=view.heard, margin=0)
 
@@ -126,13 +134,25 @@ def ranks(view: IncidentView) -> pn.viewable.Viewable:
     # the map and what it says of the rank are waited for: a browser has them in half the time when nothing else comes with them
     below = pn.Column(sizing_mode="stretch_width", margin=0, styles={"gap": "14px"})
 
-    def rest() -> None:
-        below[:] = [_grid("minmax(0, 1fr) minmax(0, 1fr)", _logs(view, 560), _metrics(view)), _rank_table(view)]
+    def rest() -> Iterator[None]:
+        pair = _grid("minmax(0, 1fr) minmax(0, 1fr)", _logs(view, 560))
+        below[:] = [pair]
+        yield
+        metrics = _metrics(view, more)
+        pair.append(metrics)
+        more.add(table())
 
-    afterwards(rest)()
+    def table() -> Iterator[None]:
+        made = _rank_table(view)
+        yield
+        below.append(made)
+        yield
+
+    more.add(rest())
     return pn.Column(
         _grid("minmax(0, 8fr) minmax(320px, 5fr)", map_of_ranks(view), facts),
         below,
+        more,
         sizing_mode="stretch_width",
         margin=0,
         styles={"gap": "14px"},
@@ -202,7 +222,7 @@ def _rank_table(view: IncidentView) -> Table:
 
     mark()
     view.param.watch(mark, "rank")
-    return table
+    return kept(view, "ranks", table)
 
 
 def _machines(view: IncidentView) -> Any:
@@ -216,14 +236,14 @@ def _machines(view: IncidentView) -> Any:
     return chooser
 
 
-def _metrics(view: IncidentView) -> Any:
-    """Return the small multiples of the chosen GPU around the incident."""
+def _metrics(view: IncidentView, more: Unhurried) -> Any:
+    """Return the small multiples of the chosen GPU around the incident; the figures come one by one."""
     if not len(view.case.metrics):
         return missing(
             "No metrics", unseen(view, "metrics") or ["The evidence holds no metrics."],
             "With DCGM metrics of the nodes, temperature, power, clocks, ECC, NVLink, PCIe and memory are shown here.",
         )  # fmt: skip
-    from workbench.plots.metrics import metric_panels, panels, update_panels
+    from workbench.plots.metrics import each_panel, panels, update_panels
 
     box = _grid(_sides(280), gap="8px")
     fields = set(view.case.metrics["field"].astype(str).unique())
@@ -233,15 +253,29 @@ def _metrics(view: IncidentView) -> Any:
         for row in rows
         if row["field"] in fields and _promql(view, row["field"])
     ]
-    figures: list[Any] = []
+    figures: list[Any] = []  # all of them, or none: of a GPU that is left before they are drawn nothing stays
+    drawing: list[Any] = []
+
+    def anew(wanted: Mapping[str, Any]) -> Iterator[None]:
+        made: list[Any] = []
+        box[:] = []
+        for figure in each_panel(view.case.metrics, **wanted, dark=view.dark):
+            made.append(figure)
+            box.append(figure_pane(figure))
+            yield
+        figures[:] = made
 
     def draw(*_: Any) -> None:
         wanted = {"node": view.node, "gpu": view.gpu, "around": seconds(view.document["time"])}
-        if not figures or not update_panels(figures, view.case.metrics, **wanted):
-            figures[:] = metric_panels(view.case.metrics, **wanted, dark=view.dark)
-            box[:] = [figure_pane(figure) for figure in figures]
+        if figures and update_panels(figures, view.case.metrics, **wanted):
+            return
+        figures.clear()
+        while drawing:
+            drawing.pop().close()
+        drawing.append(anew(wanted))
+        more.add(drawing[0])
 
-    afterwards(draw)()
+    draw()
     # a browser needs longer for nine figures than for the facts and the log line, which people wait for
     view.param.watch(afterwards(draw, 120), ["node", "gpu"])
     return pn.Column(

@@ -10,7 +10,7 @@ import panel as pn
 import param
 
 from workbench.casefile.model import LogWindow
-from workbench.views.markup import known, plain, render
+from workbench.views.markup import plain, render
 from workbench.views.permalink import parse
 from workbench.views.surface import Surface
 
@@ -201,5 +201,7 @@ def _totals(case: CaseFile) -> dict[str, int | None]:
     documents = case.documents
     if not len(documents) or "name" not in documents:
         return {}
-    lines = documents["lines"] if "lines" in documents else [None] * len(documents)
-    return {str(name): known(count) for name, count in zip(documents["name"], lines, strict=True)}
+    # a job of 16,384 ranks has as many documents, and somebody waits: looked at a column at a time
+    names, known = documents["name"].astype(str), documents["lines"].notna() if "lines" in documents else None
+    lines = [None] * len(names) if known is None else documents["lines"].astype(object).where(known, None)
+    return dict(zip(names, lines, strict=True))

@@ -22,11 +22,11 @@ from workbench.views.markup import css, known, render
 from workbench.views.permalink import choice, parse, query, read, text, write
 from workbench.views.remediation_model import COLUMNS, SHOWS, counts, journal_frame, line, queue_frame, sheet, shown
 from workbench.views.surface import Surface
-from workbench.views.tables import Table, file_button, to_csv, to_json
+from workbench.views.tables import Table, file_button, kept, to_csv, to_json
 
 __all__ = ["RemediationView"]
 
-_FIELDS = {"plan": text(128), "show": choice(*SHOWS), "node": text(253), "act": text(128)}
+_FIELDS = {"plan": text(128), "show": choice(*SHOWS), "node": text(253), "act": text(128), "tables": text(2000)}
 _WIDTHS = {"time": 188, "node": 112, "verb": 118, "rung": 104, "status": 82, "by": 124}
 _ASKS = ("approve", "reject", "undo")
 
@@ -75,6 +75,7 @@ class RemediationView(pn.viewable.Viewer):
     show = param.Selector(default="waiting", objects=list(SHOWS))
     node = param.String(default=None, allow_None=True)
     act = param.String(default=None, allow_None=True)
+    tables = param.String(default="", doc="How the journal is sorted; see `workbench.views.tables.kept`.")
     refused = param.Dict(default={})
 
     def __init__(
@@ -153,13 +154,14 @@ class RemediationView(pn.viewable.Viewer):
     def state(self) -> dict[str, str]:
         """Return the address's query, without what is at its default."""
         values = {name: getattr(self, name) for name in _FIELDS}
-        return write(_FIELDS, values, {"plan": None, "show": "waiting", "node": None, "act": None})
+        return write(_FIELDS, values, {"plan": None, "show": "waiting", "node": None, "act": None, "tables": ""})
 
     def set_state(self, state: Mapping[str, str]) -> None:
         """Show what an address asks for; what makes no sense is left out and told."""
         values, refused = read(_FIELDS, state)
         show = values.get("show") or ("all" if values.get("plan") else "waiting")
-        self.param.update(plan=values.get("plan"), show=show, node=values.get("node"), act=values.get("act"), refused=refused)
+        named = {name: values.get(name) for name in ("plan", "node", "act")}
+        self.param.update(**named, show=show, tables=values.get("tables") or "", refused=refused)
 
     # what people do
 
@@ -306,10 +308,11 @@ class RemediationView(pn.viewable.Viewer):
             self._text.value = self.node or ""
         frame = journal_frame(now.acts, now.left_out, self.node or "")
         if self._table is None or not self._table.update(frame):
-            self._table = Table(
+            table = Table(
                 frame, columns=COLUMNS, name="journal", noun="row", page=15, widths=_WIDTHS, chosen=self._pick,
                 empty="The journal has nothing on such a node." if self.node else "The journal is empty: nothing was done here yet.",
             )  # fmt: skip
+            self._table = kept(self, "journal", table)
             self._body[:] = [self._table.__panel__()]
         row = next((one for one in now.acts if self.act and one["action"] == self.act), None)
         self._one.html = "" if row is None else render("remediation.j2", "act", row=row, may=self._may())

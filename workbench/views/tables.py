@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,13 @@ import param
 
 from workbench.report.text import clean, plural
 from workbench.views.markup import css, cut, known, render, short_file
+from workbench.views.permalink import parse, query
 from workbench.views.surface import Surface
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Table", "display", "to_csv", "to_json"]
+__all__ = ["Table", "display", "kept", "to_csv", "to_json"]
 
 PAGE = 25
 CELL = 400  # characters of a cell; the whole text is in the export and in the log
@@ -52,6 +54,7 @@ class Table(pn.viewable.Viewer):
     """
 
     selected = param.Integer(default=None, allow_None=True, doc="Position in the frame of the chosen row.")
+    arranged = param.String(default="", doc="How it is sorted and filtered, as a query: ``sort=-time&node=gpu-7``.")
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class Table(pn.viewable.Viewer):
         self._layout: pn.Column | None = None
         self._count: Any = None
         self.param.watch(self._mark, "selected")
+        self.param.watch(self._arrange, "arranged")
 
     def __panel__(self) -> pn.Column:
         if self._layout is None:
@@ -110,8 +114,11 @@ class Table(pn.viewable.Viewer):
         if self._tabulator is None:
             headings = dict(zip(self.shown.columns, self._titles(), strict=True))
             found = {heading for heading, name in zip(self.shown.columns, self._named(), strict=True) if name in self._filters}
+            sorters, wanted = self._asked()
             self._tabulator = pn.widgets.Tabulator(
                 self.shown,
+                sorters=sorters,
+                filters=[{"field": name, "type": "like", "value": value} for name, value in wanted.items()],
                 titles=headings,
                 pagination="remote",
                 page_size=self._page,
@@ -129,11 +136,42 @@ class Table(pn.viewable.Viewer):
                     if column in found
                 },
                 widths=self._widths,
-                configuration={"columnDefaults": {"headerTooltip": True, "resizable": True}},
+                configuration={
+                    "columnDefaults": {"headerTooltip": True, "resizable": True},
+                    "initialHeaderFilter": [{"field": name, "value": value} for name, value in wanted.items()],
+                },
             )
             self._tabulator.on_click(self._clicked)
+            self._tabulator.param.watch(self._rearranged, ["sorters", "filters"])
             self._mark()
         return self._tabulator
+
+    def _asked(self) -> tuple[list[dict[str, str]], dict[str, str]]:
+        """Return how `arranged` wants it, as far as there are such columns: what sorts, and column → text that it holds."""
+        said = parse(self.arranged)
+        order = [name for name in said.get("sort", "").split(",") if name.removeprefix("-") in self._headings]
+        sorters = [{"field": name.removeprefix("-"), "dir": "desc" if name.startswith("-") else "asc"} for name in order]
+        return sorters, {name: said[name] for name in self._filters if name in self._headings and said.get(name)}
+
+    def _now(self) -> str:
+        """Return how the widget is arranged."""
+        order = ["-" * (one["dir"] == "desc") + one["field"] for one in self._tabulator.sorters if one["field"] in self._headings]
+        said = {"sort": ",".join(order)} if order else {}
+        for one in self._tabulator.filters:
+            if one.get("field") in self._filters and isinstance(one.get("value"), str) and one["value"]:
+                said[one["field"]] = one["value"]
+        return query(said)[1:]
+
+    def _rearranged(self, *_: Any) -> None:
+        self.arranged = self._now()
+
+    def _arrange(self, *_: Any) -> None:
+        """Make the widget anew when it is arranged otherwise: Panel (1.9.4) tells no browser of a filter."""
+        if self._tabulator is None or self._now() == self.arranged:
+            return
+        self._tabulator = None
+        if self._layout is not None and len(self._layout) > 1:
+            self._layout[1] = self.tabulator
 
     def _named(self) -> list[str]:
         return list(self._headings)
@@ -173,6 +211,35 @@ class Table(pn.viewable.Viewer):
     def _mark(self, *_: Any) -> None:
         if self._tabulator is not None:
             self._tabulator.selection = [] if self.selected is None else [self.selected]
+
+
+def kept(view: Any, name: str, table: Table) -> Table:
+    """
+    Let a table be sorted and filtered as the view's address says, and that say how the table is; return the table.
+
+    Parameters
+    ----------
+    view : object
+        Has a param `tables`: a query whose values are what `Table.arranged` of the table of that name is.
+    name : str
+    table : Table
+    """
+    here = weakref.ref(table)
+
+    def told(event: Any) -> None:
+        said = parse(view.tables) | {name: event.new}
+        view.tables = query({key: value for key, value in said.items() if value})[1:]
+
+    def follow(*_: Any) -> None:
+        if (one := here()) is not None:
+            one.arranged = parse(view.tables).get(name, "")
+        else:  # another has taken its place
+            view.param.unwatch(watcher)
+
+    table.arranged = parse(view.tables).get(name, "")
+    table.param.watch(told, "arranged")
+    watcher = view.param.watch(follow, "tables")
+    return table
 
 
 def _is_number(values: Any) -> bool:
