@@ -31,6 +31,8 @@ _START = re.compile(
 _RESTART = re.compile(r"restart_count=(\d+)|[Rr]estart count[ :=]+(\d+)|will restart worker group")
 # [Rank 3] … | [PG ID 0 PG GUID 0(default_pg) Rank 3]   (in groups other than the default one the number is the group's own)
 _OWN_RANK = re.compile(r"\[Rank (\d+)\]|default_pg\) Rank (\d+)\]")
+# rank 1: no more rows, done | [rank 3] finished | train: rank=2 host=node-a stops   (but not "Rank 2 is connected to 3", of gloo)
+_SELF = re.compile(r"(?:\w+: )?\[?[Rr]ank[ =:]?(\d{1,6})\b(?! is connected)")
 # Start node check on node-d with local_world_size 8   (DLRover) | local_world_size=8
 _LOCAL_SIZE = re.compile(r"(?:node check on (\S+) with )?local_world_size['\"]?[ =:]+(\d{1,3})\b")
 # kernel driver does not appear to be running on this host (node-b) | cuda_diagnostics.cc:144] hostname: node-c   (TensorFlow)
@@ -188,6 +190,8 @@ def _line(job: JobState, line: Line) -> None:
     if not inside:
         if text.strip():
             job.before = (line.no, head, text)
+            if (who := head.rank if head.rank is not None else _names_itself(head.rest)) is not None:
+                job.said[who] = (line.no, text, head, moment)
         _progress(job, line, head, moment, own_time)
         if "aved" in text and _SAVED.search(head.rest[:400]):
             at = _OF_STEP.search(head.rest[:400])
@@ -203,6 +207,12 @@ def _line(job: JobState, line: Line) -> None:
             job.words[key] = (line.no, text, head, moment, job.attempt)
     if hits and not (inside and head.rest[:1] in " \t"):  # lines of code in a stack quote error texts without raising them
         _emit(job, line, head, moment, own_time, hits, quiet=inside)
+
+
+def _names_itself(text: str) -> int | None:
+    """Return the rank that the beginning of a line names: `rank 1: no more rows, done`."""
+    found = _SELF.match(text) if "ank" in text[:40] else None
+    return int(found[1]) if found else None
 
 
 def _speaker(head: Prefix) -> int | tuple[str | None, str | None, int | None]:
@@ -364,6 +374,8 @@ def _emit(
     if also:
         data["also"] = also
     details(row, line.text, data)
+    if row.id == "elastic-sending-signal" and isinstance(told := data.get("pid"), int) and len(job.signalled) < MAX_EVENTS:
+        job.signalled.add((job.attempt, told))
     if own_time is None and moment is not None:
         data["time_from"] = "previous"
     lowered = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from workbench.model import Event, Gpu, Placement
 from workbench.parse.job_barrier import barriers
+from workbench.parse.job_ends import SIGNALS, by_signal, left
 from workbench.parse.job_launcher import Failure
 from workbench.parse.job_outlived import outlived
 from workbench.parse.job_ranks import attribute
@@ -16,7 +17,6 @@ from workbench.parse.prefix import Prefix
 
 __all__ = ["conclude"]
 
-_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM", 2: "SIGINT"}
 _FORGIVEN = frozenset(
     {"noise-metrics-push", "noise-tracker", "noise-retry", "noise-shutdown"}
 )  # a logger that says so goes on after the traceback
@@ -26,6 +26,7 @@ _THREAD = re.compile(r"^Exception in thread |^Exception ignored in|Error in sys\
 # Rank 3: found NaN in local grad norm | [Rank 2] no batch left | Rank 2, node node-a, device 2, iteration 9: Unexpected result nan
 _NAMES_ITSELF = re.compile(r"\[?[Rr]ank (\d+)\]?[:,\]] ")
 _IGNORED = re.compile(r"^Exception ignored in")
+_NOWHERE = ("localhost", "localhost.localdomain")  # what a host calls itself: the one that wrote the file
 
 
 def conclude(job: JobState) -> None:
@@ -47,6 +48,7 @@ def conclude(job: JobState) -> None:
     outlived(job)
     _last_words(job)
     _divergence(job)
+    left(job)
     _missing(job)
     _skipped(job)
     _members(job)
@@ -186,9 +188,11 @@ def _failures(job: JobState) -> None:
     row = job.matcher.rows["elastic-failure"]
     last_raised: dict[str, list[Failure]] = {}
     for failure in job.summary.failures:
+        if failure.host in _NOWHERE:
+            failure.host = job.node or failure.host
         data: dict[str, Any] = {"root": failure.root, "exit_code": failure.code}
         if failure.code is not None and failure.code < 0:
-            data["signal"] = _SIGNALS.get(-failure.code, str(-failure.code))
+            data["signal"] = SIGNALS.get(-failure.code, str(-failure.code))
         if failure.raised:
             final = failure.raised[-1]
             data.update(exception=final.exception, message=final.message[:500], user_frame=final.user_frame)
@@ -201,6 +205,7 @@ def _failures(job: JobState) -> None:
                 data=data,
             )
         )  # fmt: skip
+        by_signal(job, job.parsed.events[-1])
         if failure.rank is not None:
             if failure.pid is not None:
                 job.by_pid[failure.pid] = (failure.rank, failure.local_rank, failure.host)

@@ -136,6 +136,8 @@ class JobState:
     voices: dict[str, tuple[int, float | None]] = field(default_factory=dict)  # node or pod → the last of its lines, and when
     whole_from: int = 1  # from this line on nothing was left out
     first_step_time: float | None = None
+    signalled: set[tuple[int, int]] = field(default_factory=set)  # attempt and pid of workers that the agent told to end
+    said: dict[int, tuple[int, str, Prefix, float | None]] = field(default_factory=dict)  # the last ordinary line of each rank
     tally: Tally = field(default_factory=Tally)
     saved: list[tuple[float | None, int, int | None]] = field(default_factory=list)  # checkpoints: time, line, step
 

@@ -157,7 +157,13 @@ def symptoms(context: Context, outcome: Outcome) -> None:
             )
             if any(other.score >= 0.35 and other.cls != "unknown" and other is not group for other in outcome.alive()):
                 group.lower(0.5, "something more specific explains it")
-    deaths = [event for event in context.events if event.code is not None and event.signature.startswith(_DEATH)]
+    deaths = [
+        event
+        for event in context.events
+        if event.code is not None
+        and event.signature.startswith(_DEATH)
+        and not (event.code == -15 and event.data.get("ended_by_launcher"))  # it ran until the agent ended it: another was first
+    ]
     deaths.sort(key=lambda event: next(number for number, name in enumerate(_DEATH) if event.signature.startswith(name)))
     death = None
     for codes in _SIGNALS:
