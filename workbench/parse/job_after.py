@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.model import Event, Gpu, Placement
 from workbench.parse.job_barrier import barriers
-from workbench.parse.job_ends import SIGNALS, by_signal, left
+from workbench.parse.job_ends import SIGNALS, by_signal, left, quiet
 from workbench.parse.job_launcher import Failure
 from workbench.parse.job_outlived import outlived
 from workbench.parse.job_ranks import attribute
@@ -49,6 +49,7 @@ def conclude(job: JobState) -> None:
     _last_words(job)
     _divergence(job)
     left(job)
+    quiet(job)
     _missing(job)
     _skipped(job)
     _members(job)

@@ -73,7 +73,8 @@ def _ranks_ran(job: JobState, event: Event) -> bool:
     """Whether a rank failed after the line in a way that only a rank which had met the others can: by its own error, or by a signal."""
     line, rows, phases = event.line or 0, job.matcher.rows, _phases()
     for other in job.parsed.events:
-        own = other.rank is not None and "exception" in other.data and not other.data.get("handled")
+        known = other.rank is not None or bool(job.summary.failures)  # an agent that lists workers had started them
+        own = known and "exception" in other.data and not other.data.get("handled")
         cause = (other.role or rows[other.signature].role) == "cause" and other.signature not in phases
         if own and cause and (other.line or 0) > line and other.attempt == event.attempt:
             return True

@@ -48,6 +48,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     job.fingerprints,
     job.missing_members,
     job.different_work,
+    job.waits_apart,
     job.hangs,
     clocks.other_time_zone,
     fallback.succeeded,

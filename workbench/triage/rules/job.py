@@ -18,6 +18,7 @@ __all__ = [
     "launchers_wait",
     "missing_members",
     "waiting_for_a_peer",
+    "waits_apart",
 ]
 
 # Detected mismatch between collectives on ranks. Rank 1 is running collective: …, but Rank 4 is running collective: …
@@ -27,6 +28,7 @@ _MEMBER = re.compile(r"keys: \S*?/(\d+)[,\s]*$")
 # Rank 3 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs
 # [Rank 0]: Rank 2 failed to pass monitoredBarrier in 60000 ms      [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in …
 _ABSENT = re.compile(r"while waiting for send/recv from rank (\d+)|\bRanks? (\d+(?:, \d+)*) failed to pass monitoredBarrier")
+_WAITS = ("gloo-timeout", "gloo-closed")
 _PURPOSE = ("platform/preemption", "user/stopped")
 
 
@@ -296,3 +298,41 @@ def different_work(context: Context, outcome: Outcome) -> None:
                 event.data["promoted"] = True
             outcome.add(context, "watchdog-mismatch", "user/collective-mismatch", 0.62, lines, note=note)
             return
+
+
+def waits_apart(context: Context, outcome: Outcome) -> None:
+    """
+    Ranks that are all alive and all wait in a collective, but not in the same one, have left the common order of their program.
+
+    Each rank's stack names the collective and the line that called it. A rank that died or stands still has no such stack: then the others
+    may well be one collective apart, and nothing is concluded.
+    """
+    waits: dict[int, Event] = {}
+    for event in context.events:
+        if event.signature.startswith(_WAITS) and event.rank is not None and event.data.get("in") == "collective":
+            waits.setdefault(event.rank, event)
+    ranks = set(context.rank_last) | {event.rank for event in context.events if event.signature == "elastic-failure"}
+    ranks.discard(None)
+    size = context.world_size or len(ranks)
+    late = [event for event in waits.values() if event.signature.startswith("gloo-timeout")]
+    if len(waits) < 2 or len(waits) < max(size, len(ranks)) or not late:
+        return
+    calls = Counter(_call(event) for event in waits.values())
+    if len(calls) < 2 or any(group.cls == "user/collective-mismatch" and group.score >= 0.5 for group in outcome.alive()):
+        return
+    (usual, most), (_, next_most) = calls.most_common(2)
+    odd = sorted(rank for rank, event in waits.items() if _call(event) != usual)
+    lines = [waits[rank] for rank in odd] or list(waits.values())
+    for event in lines:
+        event.data["promoted"] = True
+    sole = odd[0] if len(odd) == 1 and most > next_most else None
+    if most == next_most:
+        lines = list(waits.values())
+    note = "all ranks wait, but in different collectives: " + "; ".join(f"{call[0]} from {call[1]}" for call in list(calls)[:3])
+    outcome.add(context, "watchdog-mismatch", "user/collective-mismatch", 0.6, lines, rank=sole, note=note)
+
+
+def _call(event: Event) -> tuple[str, str]:
+    """Return the collective that a stack ends in, and the line of the program that called it."""
+    frames = event.data.get("frames") or [""]
+    return str(frames[-1]).rsplit(" ", 1)[-1], str(event.data.get("user_frame") or "")
