@@ -39,6 +39,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     gpu.whole_node,
     gpu.driver_hang_tasks,
     gpu.supports,
+    job.met_all_the_same,
     explains.consequences,
     platform.lost_store,
     silence.fell_silent,

@@ -168,7 +168,8 @@ def symptoms(context: Context, outcome: Outcome) -> None:
     death = None
     for codes in _SIGNALS:
         death = death or next((e for e in deaths if e.rank is not None and (codes is None or e.code in codes)), None)
-    lines = [event for event in deaths if death is not None and event.rank == death.rank]
+    forced = [event for event in context.events if event.signature == "elastic-forced-end"]  # it did not even answer the agent
+    lines = [event for event in [*forced, *deaths] if death is not None and event.rank == death.rank]
     outcome.fallback = Hypothesis(
         "unknown",
         0.4,

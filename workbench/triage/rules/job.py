@@ -16,6 +16,7 @@ __all__ = [
     "fingerprints",
     "hangs",
     "launchers_wait",
+    "met_all_the_same",
     "missing_members",
     "waiting_for_a_peer",
     "waits_apart",
@@ -77,6 +78,15 @@ def waiting_for_a_peer(context: Context, outcome: Outcome) -> None:
         if group.first is not None and waits[0].time is not None and group.first > waits[0].time + 60.0:
             continue
         group.notes.append("the other ranks waited for it in the rendezvous")
+
+
+def met_all_the_same(context: Context, outcome: Outcome) -> None:
+    """Ranks that made a step have met, whatever their command lines say of the meeting place: a static rendezvous asks for less."""
+    if context.progress:
+        for group in outcome.alive("launch-disagrees"):
+            group.dismiss("the ranks met all the same, and made steps")
+            for event in group.events:
+                event.data["handled"] = True
 
 
 def launchers_wait(context: Context, outcome: Outcome) -> None:
