@@ -25,6 +25,8 @@ _HOOKED = re.compile(r"\[rank\d+\]:")
 _THREAD = re.compile(r"^Exception in thread |^Exception ignored in|Error in sys\.excepthook")
 # Rank 3: found NaN in local grad norm | [Rank 2] no batch left | Rank 2, node node-a, device 2, iteration 9: Unexpected result nan
 _NAMES_ITSELF = re.compile(r"\[?[Rr]ank (\d+)\]?[:,\]] ")
+# … node-a kubelet[9010]: E0902 22:01:59 …: a service of the node is no process of the job
+_DAEMON = re.compile(r"\b(?:kubelet|containerd|dockerd|crio|systemd|slurmd|kernel)(?:\[\d+\])?: ")
 _IGNORED = re.compile(r"^Exception ignored in")
 _NOWHERE = ("localhost", "localhost.localdomain")  # what a host calls itself: the one that wrote the file
 
@@ -429,7 +431,7 @@ def _last_words(job: JobState) -> None:
             rank = next((f.rank for f in job.summary.failures if f.local_rank == -1 - key and key < 0), None)
         if (attempt, rank) in blamed or (attempt, None) in blamed:
             continue
-        if any(event.line == no for event in job.parsed.events) or _known(job, text):
+        if any(event.line == no for event in job.parsed.events) or _known(job, text) or _DAEMON.search(text[:120]):
             continue
         code = codes.get(rank)
         if code is None and (codes or any(a == attempt for a, _ in blamed)):

@@ -51,6 +51,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     job.different_work,
     job.waits_apart,
     job.hangs,
+    job.stood_still,
     clocks.other_time_zone,
     fallback.succeeded,
     fallback.symptoms,

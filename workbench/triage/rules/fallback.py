@@ -245,9 +245,12 @@ def _no_job(context: Context, fallback: Hypothesis) -> None:
         if (one.pci is None) != (other.pci is None) and (one.index is None or other.index is None or one.index == other.index):
             gpus = {Gpu(one.index if one.index is not None else other.index, one.uuid or other.uuid, one.pci or other.pci)}
     fallback.gpu = fallback.gpu or (next(iter(gpus)) if len(gpus) == 1 else None)
-    if not nodes and not context.events and not context.incident.series:
+    if not nodes and not context.events and not context.incident.series and not context.has_state:
         return  # nothing was read: nothing is advised
-    fallback.retry = "exclude-node"
+    signs = any(context.role(event) in ("cause", "symptom") and context.weight(event) > 0 for event in context.events)
+    fallback.retry = (
+        "exclude-node" if signs or context.incident.series else "same-nodes"
+    )  # what tells of nothing bad keeps no work away
     fallback.remediation = fallback.remediation or "none"
     if not fallback.evidence:
         fallback.evidence = context.events[:3]

@@ -18,6 +18,7 @@ __all__ = [
     "launchers_wait",
     "met_all_the_same",
     "missing_members",
+    "stood_still",
     "waiting_for_a_peer",
     "waits_apart",
 ]
@@ -340,6 +341,34 @@ def waits_apart(context: Context, outcome: Outcome) -> None:
         lines = list(waits.values())
     note = "all ranks wait, but in different collectives: " + "; ".join(f"{call[0]} from {call[1]}" for call in list(calls)[:3])
     outcome.add(context, "watchdog-mismatch", "user/collective-mismatch", 0.6, lines, rank=sole, note=note)
+
+
+def stood_still(context: Context, outcome: Outcome) -> None:
+    """
+    Where every rank but one says that it waited in vain, the one that said nothing is the one that they waited for.
+
+    It ran until the agent ended it, so it had not died; what it did instead of joining the others is in its own stack, which nobody took.
+    """
+    if any(group.score >= 0.35 and group.cls not in ("unknown", "none") for group in outcome.alive()) or outcome.hypotheses:
+        return
+    ends = {event.rank: event for event in context.events if event.signature == "elastic-failure" and event.rank is not None}
+    alone = {event.rank for event in context.events if event.signature.startswith(_WAITS) and event.rank is not None}
+    late = [event for event in context.events if event.signature.startswith("gloo-timeout")]
+    quiet = [rank for rank in ends if rank not in alone]
+    if (
+        len(ends) < max(2, context.world_size or 0)
+        or len(quiet) != 1
+        or not late
+        or not ends[quiet[0]].data.get("ended_by_launcher")
+    ):
+        return
+    rank = quiet[0]
+    forced = [event for event in context.events if event.signature == "elastic-forced-end" and event.rank == rank]
+    lines = [*forced, ends[rank], late[0]]
+    for event in lines[:-1]:
+        event.data["promoted"] = True
+    note = f"all others waited for rank {rank}, which said nothing and ran until the agent ended it"
+    outcome.add(context, "rank-stood-still", "user/hang", 0.42, lines, node=context.rank_node.get(rank), rank=rank, note=note)
 
 
 def _call(event: Event) -> tuple[str, str]:
