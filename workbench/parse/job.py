@@ -31,6 +31,8 @@ _START = re.compile(
 _RESTART = re.compile(r"restart_count=(\d+)|[Rr]estart count[ :=]+(\d+)|will restart worker group")
 # [Rank 3] … | [PG ID 0 PG GUID 0(default_pg) Rank 3]   (in groups other than the default one the number is the group's own)
 _OWN_RANK = re.compile(r"\[Rank (\d+)\]|default_pg\) Rank (\d+)\]")
+# rank 1: no more rows, done | [rank 3] finished | train: rank=2 host=node-a stops   (but not "Rank 2 is connected to 3", of gloo)
+_SELF = re.compile(r"(?:\w+: )?\[?[Rr]ank[ =:]?(\d{1,6})\b(?! is connected)")
 # Start node check on node-d with local_world_size 8   (DLRover) | local_world_size=8
 _LOCAL_SIZE = re.compile(r"(?:node check on (\S+) with )?local_world_size['\"]?[ =:]+(\d{1,3})\b")
 # kernel driver does not appear to be running on this host (node-b) | cuda_diagnostics.cc:144] hostname: node-c   (TensorFlow)
@@ -143,6 +145,8 @@ def _line(job: JobState, line: Line) -> None:
         moment = job.last.get(head.stream, job.any_last) if head.stream else job.any_last
     else:
         job.any_last = moment
+        if job.first_time is None:
+            job.first_time = moment
         if head.stream:
             job.last[head.stream] = moment
     hits = line.hits if not job.own else tuple(job.matcher.search(text))
@@ -188,6 +192,11 @@ def _line(job: JobState, line: Line) -> None:
     if not inside:
         if text.strip():
             job.before = (line.no, head, text)
+            who = head.rank if head.rank is not None else _names_itself(head.rest)
+            if who is None and head.local_rank is not None:
+                who = -1 - head.local_rank
+            if who is not None and head.rest.strip() and not (hits and _noise(job, hits)):
+                job.said[who] = (line.no, text, head, moment)
         _progress(job, line, head, moment, own_time)
         if "aved" in text and _SAVED.search(head.rest[:400]):
             at = _OF_STEP.search(head.rest[:400])
@@ -203,6 +212,17 @@ def _line(job: JobState, line: Line) -> None:
             job.words[key] = (line.no, text, head, moment, job.attempt)
     if hits and not (inside and head.rest[:1] in " \t"):  # lines of code in a stack quote error texts without raising them
         _emit(job, line, head, moment, own_time, hits, quiet=inside)
+
+
+def _noise(job: JobState, hits: tuple[str, ...]) -> bool:
+    rows = job.matcher.order(hits)
+    return bool(rows) and rows[0].layer == "noise"
+
+
+def _names_itself(text: str) -> int | None:
+    """Return the rank that the beginning of a line names: `rank 1: no more rows, done`."""
+    found = _SELF.match(text) if "ank" in text[:40] else None
+    return int(found[1]) if found else None
 
 
 def _speaker(head: Prefix) -> int | tuple[str | None, str | None, int | None]:
@@ -240,9 +260,15 @@ def _attempts(job: JobState, no: int, head: Prefix, moment: float | None) -> Non
             state.started = True
         if not job.attempts:
             job.attempts.append({"attempt": job.attempt, "time": moment, "line": no})
-    if number is None or number > 10_000:
-        return
-    job.attempt = number
+    if number is not None and number <= 10_000:
+        _begin(job, number, no, moment)
+
+
+def _begin(job: JobState, number: int, no: int, moment: float | None) -> None:
+    """Begin a new start of the job."""
+    if not job.attempts and (first := job.first_time) is not None:
+        job.attempts.append({"attempt": job.attempt, "time": first, "line": 1})
+    job.attempt, job.over = number, False
     job.attempts.append({"attempt": number, "time": moment, "line": no})
     for state in job.ranks.values():
         state.started, state.last_step_line = False, 0
@@ -276,6 +302,10 @@ def _place(job: JobState, head: Prefix, no: int) -> None:
         return
     if "is connected to" in head.rest and len(job.meshes) < MAX_EVENTS and (group := mesh(head.rest)) is not None:
         job.meshes.append((group[1], group[0], head, no))
+        if (
+            job.over
+        ):  # an agent saw a worker end: whoever connects now belongs to a new start, which a quiet agent does not tell of
+            _begin(job, job.attempt + 1, no, job.any_last)
     found = placement(head, job.node)
     if found is None:
         if head.rank is not None and (head.node or head.pid):
@@ -364,6 +394,9 @@ def _emit(
     if also:
         data["also"] = also
     details(row, line.text, data)
+    job.over = job.over or row.id == "elastic-exit"
+    if row.id == "elastic-sending-signal" and isinstance(told := data.get("pid"), int) and len(job.signalled) < MAX_EVENTS:
+        job.signalled.add((job.attempt, told))
     if own_time is None and moment is not None:
         data["time_from"] = "previous"
     lowered = None

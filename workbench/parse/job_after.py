@@ -7,6 +7,7 @@ from typing import Any
 
 from workbench.model import Event, Gpu, Placement
 from workbench.parse.job_barrier import barriers
+from workbench.parse.job_ends import SIGNALS, by_signal, left, quiet
 from workbench.parse.job_launcher import Failure
 from workbench.parse.job_outlived import outlived
 from workbench.parse.job_ranks import attribute
@@ -16,7 +17,6 @@ from workbench.parse.prefix import Prefix
 
 __all__ = ["conclude"]
 
-_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM", 2: "SIGINT"}
 _FORGIVEN = frozenset(
     {"noise-metrics-push", "noise-tracker", "noise-retry", "noise-shutdown"}
 )  # a logger that says so goes on after the traceback
@@ -25,7 +25,10 @@ _HOOKED = re.compile(r"\[rank\d+\]:")
 _THREAD = re.compile(r"^Exception in thread |^Exception ignored in|Error in sys\.excepthook")
 # Rank 3: found NaN in local grad norm | [Rank 2] no batch left | Rank 2, node node-a, device 2, iteration 9: Unexpected result nan
 _NAMES_ITSELF = re.compile(r"\[?[Rr]ank (\d+)\]?[:,\]] ")
+# … node-a kubelet[9010]: E0902 22:01:59 …: a service of the node is no process of the job
+_DAEMON = re.compile(r"\b(?:kubelet|containerd|dockerd|crio|systemd|slurmd|kernel)(?:\[\d+\])?: ")
 _IGNORED = re.compile(r"^Exception ignored in")
+_NOWHERE = ("localhost", "localhost.localdomain")  # what a host calls itself: the one that wrote the file
 
 
 def conclude(job: JobState) -> None:
@@ -47,6 +50,8 @@ def conclude(job: JobState) -> None:
     outlived(job)
     _last_words(job)
     _divergence(job)
+    left(job)
+    quiet(job)
     _missing(job)
     _skipped(job)
     _members(job)
@@ -186,9 +191,11 @@ def _failures(job: JobState) -> None:
     row = job.matcher.rows["elastic-failure"]
     last_raised: dict[str, list[Failure]] = {}
     for failure in job.summary.failures:
+        if failure.host in _NOWHERE:
+            failure.host = job.node or failure.host
         data: dict[str, Any] = {"root": failure.root, "exit_code": failure.code}
         if failure.code is not None and failure.code < 0:
-            data["signal"] = _SIGNALS.get(-failure.code, str(-failure.code))
+            data["signal"] = SIGNALS.get(-failure.code, str(-failure.code))
         if failure.raised:
             final = failure.raised[-1]
             data.update(exception=final.exception, message=final.message[:500], user_frame=final.user_frame)
@@ -201,6 +208,7 @@ def _failures(job: JobState) -> None:
                 data=data,
             )
         )  # fmt: skip
+        by_signal(job, job.parsed.events[-1])
         if failure.rank is not None:
             if failure.pid is not None:
                 job.by_pid[failure.pid] = (failure.rank, failure.local_rank, failure.host)
@@ -423,7 +431,7 @@ def _last_words(job: JobState) -> None:
             rank = next((f.rank for f in job.summary.failures if f.local_rank == -1 - key and key < 0), None)
         if (attempt, rank) in blamed or (attempt, None) in blamed:
             continue
-        if any(event.line == no for event in job.parsed.events) or _known(job, text):
+        if any(event.line == no for event in job.parsed.events) or _known(job, text) or _DAEMON.search(text[:120]):
             continue
         code = codes.get(rank)
         if code is None and (codes or any(a == attempt for a, _ in blamed)):

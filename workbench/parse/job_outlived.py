@@ -38,7 +38,7 @@ def outlived(job: JobState) -> None:
             continue
         if (event.role or job.matcher.rows[event.signature].role) != "cause":
             continue
-        if not _raised(job, event) and (_steps(job, event, phase) or _ranks_ran(job, event)):
+        if not _raised(job, event) and (_steps(job, event, phase) or _ranks_ran(job, event) or _beyond(job, event)):
             event.role, event.data["handled"] = "context", True
 
 
@@ -69,11 +69,27 @@ def _steps(job: JobState, event: Event, phase: str) -> bool:
     return any(at > line and (before is None or step > before) for at, step in points)
 
 
+@lru_cache(maxsize=1)
+def _later() -> dict[str, tuple[str, ...]]:
+    """Signature → signatures that only a process can show for which the attempt came to something."""
+    return {row["signature"]: tuple(filter(None, row["beyond"].split("|"))) for row in table("outlived")}
+
+
+def _beyond(job: JobState, event: Event) -> bool:
+    """Whether a line follows that only a process writes which got beyond the attempt."""
+    later = _later().get(event.signature, ())
+    return any(
+        other.signature in later and (other.line or 0) > (event.line or 0) and other.attempt == event.attempt
+        for other in job.parsed.events
+    )
+
+
 def _ranks_ran(job: JobState, event: Event) -> bool:
     """Whether a rank failed after the line in a way that only a rank which had met the others can: by its own error, or by a signal."""
     line, rows, phases = event.line or 0, job.matcher.rows, _phases()
     for other in job.parsed.events:
-        own = other.rank is not None and "exception" in other.data and not other.data.get("handled")
+        known = other.rank is not None or bool(job.summary.failures)  # an agent that lists workers had started them
+        own = known and "exception" in other.data and not other.data.get("handled")
         cause = (other.role or rows[other.signature].role) == "cause" and other.signature not in phases
         if own and cause and (other.line or 0) > line and other.attempt == event.attempt:
             return True

@@ -108,6 +108,7 @@ class JobState:
     seen_steps: int = 0
     last: dict[str, float] = field(default_factory=dict)
     any_last: float | None = None
+    first_time: float | None = None
     attempts: list[dict[str, Any]] = field(default_factory=list)
     summary: Summary = field(default_factory=Summary)
     stacks: Tracebacks = field(default_factory=Tracebacks)
@@ -136,6 +137,11 @@ class JobState:
     voices: dict[str, tuple[int, float | None]] = field(default_factory=dict)  # node or pod → the last of its lines, and when
     whole_from: int = 1  # from this line on nothing was left out
     first_step_time: float | None = None
+    over: bool = False  # an agent said that a worker of this start ended
+    signalled: set[tuple[int, int]] = field(default_factory=set)  # attempt and pid of workers that the agent told to end
+    said: dict[int, tuple[int, str, Prefix, float | None]] = field(
+        default_factory=dict
+    )  # the last ordinary line of each rank, or of -1 - local rank
     tally: Tally = field(default_factory=Tally)
     saved: list[tuple[float | None, int, int | None]] = field(default_factory=list)  # checkpoints: time, line, step
 

@@ -12,6 +12,12 @@ __all__ = ["WORDS", "match"]
 # Word that a message must hold → signatures to try, in this order over the whole table: the specific before the general.
 WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Kernel panic", ("kernel-panic",)),
+    ("system reset reason", ("amd-reset-reason",)),
+    ("System Fatal error", ("amd-mce-fatal",)),
+    ("_STATUS[", ("amd-mce-fatal",)),
+    ("commands to complete", ("raid-commands-pending",)),
+    ("commands timed out", ("raid-commands-pending",)),
+    ("controller lockup", ("raid-commands-pending",)),
     ("off the bus", ("gpu-off-bus",)),
     ("GPU_IS_LOST", ("gpu-lost-assert",)),
     ("rpcSendMessage failed", ("gpu-lost-assert",)),

@@ -171,6 +171,7 @@ def _signal(value: Any, code: int | None) -> int | None:
 def _commands(lines: Sequence[Line], file: str) -> Parsed:
     out = Parsed()
     launches: list[tuple[str | None, Launch]] = []
+    said: list[tuple[str, Launch, Line]] = []
     env: dict[str, str] = {}
     text = ""
     for line in lines:
@@ -188,11 +189,14 @@ def _commands(lines: Sequence[Line], file: str) -> Parsed:
         launch = parse_command(words)
         if launch:
             launches.append((node, launch))
+            if node:
+                said.append((node, launch, line))
             continue
         variable = _VARIABLE.match(piece)
         if variable and _KEPT.match(variable.group("key")):
             env[variable.group("key")] = variable.group("value").strip().strip("\"'")
     _facts(out, launches, env)
+    out.events += _disagreements(said, file)
     _from_environment(out, env, file)
     if launches or env:
         job = JobRecord(source="launcher", file=file, nodes=list(out.facts.get("nodes", [])))
@@ -203,6 +207,36 @@ def _commands(lines: Sequence[Line], file: str) -> Parsed:
     else:
         out.problems.append(Problem(file, "no command line of a known launcher in it", "", source="launcher", status="partial"))
     return out
+
+
+_SHARED = ("master_port", "rdzv_endpoint", "rdzv_id", "nnodes")  # what every node of one job must be told alike
+
+
+def _disagreements(said: Sequence[tuple[str, Launch, Line]], file: str) -> list[Event]:
+    """
+    Report nodes whose command lines give another meeting place, name or size of the job than the others': these agents never meet.
+
+    The node that most others contradict is the odd one; of two, the one that is not the first (node rank 0 keeps the meeting place, so its word
+    is right by definition).
+    """
+    events: list[Event] = []
+    for name in _SHARED:
+        told: dict[str, set[str]] = {}
+        for node, launch, _ in said:
+            value = getattr(launch, name)
+            if value not in (None, ""):
+                told.setdefault(node, set()).add(str(value))
+        sets = [frozenset(values) for values in told.values()]
+        if len(told) < 2 or any(one & other for one in sets for other in sets if one != other) or len(set(sets)) < 2:
+            continue
+        first = next((node for node, launch, _ in said if launch.node_rank == 0 and node in told), next(iter(told)))
+        usual = max(set(sets), key=lambda values: (sets.count(values), values == frozenset(told[first])))
+        for node, launch, line in said:
+            if node in told and frozenset(told[node]) != usual and getattr(launch, name) is not None:
+                event = Event("launch-disagrees", "launcher", text=line.text[:2000], file=file, line=line.no, node=node)
+                event.data = {"setting": name, "others": sorted(usual)}
+                events.append(event)
+    return events
 
 
 def _facts(out: Parsed, launches: list[tuple[str | None, Launch]], env: dict[str, str]) -> None:

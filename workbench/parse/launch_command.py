@@ -22,6 +22,7 @@ class Launch:
     max_restarts: int | None = None
     rdzv_id: str | None = None
     rdzv_endpoint: str | None = None
+    master_port: str | None = None
     node_rank: int | None = None
     standalone: bool = False
     hosts: list[str] = field(default_factory=list)
@@ -72,7 +73,8 @@ _MODULES = {
 
 _TORCHRUN = {
     "nnodes": "nnodes", "nproc-per-node": "nproc", "max-restarts": "max_restarts", "rdzv-id": "rdzv_id", "node-rank": "node_rank",
-    "rdzv-endpoint": "rdzv_endpoint", "master-addr": "rdzv_endpoint", "standalone": "standalone", "local-ranks-filter": "filter",
+    "rdzv-endpoint": "rdzv_endpoint", "master-addr": "rdzv_endpoint", "master-port": "master_port", "standalone": "standalone",
+    "local-ranks-filter": "filter",
 }  # fmt: skip
 _SLURM = {
     "nodes": "nnodes",
@@ -89,13 +91,14 @@ _MPI = {
 }  # fmt: skip
 _DEEPSPEED = {
     "num_gpus": "nproc", "num-gpus": "nproc", "num_nodes": "nnodes", "num-nodes": "nnodes",
-    "master-addr": "rdzv_endpoint", "include": "hosts",
+    "master-addr": "rdzv_endpoint", "master-port": "master_port", "include": "hosts",
 }  # fmt: skip
 _ACCELERATE = {
     "num-processes": "world",
     "num-machines": "nnodes",
     "machine-rank": "node_rank",
     "main-process-ip": "rdzv_endpoint",
+    "main-process-port": "master_port",
 }
 _OPTIONS = {
     "torchrun": _TORCHRUN, "srun": _SLURM, "sbatch": _SLURM, "salloc": _SLURM, "#SBATCH": _SLURM, "mpirun": _MPI, "mpiexec": _MPI,

@@ -56,6 +56,8 @@ _EPOCH = re.compile(r"(?:^|[\s|\[({,'\"])[Ee]poch['\"]?\s*[:=]?\s*\[?\s*(\d+(?:\
 # Epoch: [0][ 10/100]
 # Epoch(train) [100][3200/4309] (MMEngine)   |   Epoch [1][50/7330] (MMCV)
 _TORCHVISION = re.compile(r"[Ee]poch(?:\(\w+\))?:?\s*\[(\d+)(?:/\d+)?\]\s*\[\s*(\d+)\s*/\s*(\d+)\]")
+# Epoch[47] Batch [480]\tSpeed: 328.83 samples/sec (Speedometer of MXNet and its children; newer ones write Batch [460-480])
+_SPEEDOMETER = re.compile(r"\bEpoch\[(\d+)\] Batch ?\[(?:\d+-)?(\d+)\]\s+Speed: ")
 # Iter(train) [ 50/80000] (MMEngine)   |   Train: 12 [  50/1251 (  4%)] (timm)
 _OF_EPOCH = re.compile(r"\b(?:Iter\(\w+\)|Train: \d+) \[\s*(\d+)/(\d+)[\] ]")
 #  12/100 [==>...........] - ETA: 1:02 - loss: 0.69   |   12/100 ━━━━━━━━━━ 1:02 12ms/step - loss: 0.69 (Keras 2 and 3)
@@ -120,6 +122,8 @@ def step_of(text: str) -> Step | None:
     epochs = "poch" in text
     if epochs and (vision := _TORCHVISION.search(text)):
         return Step(int(vision[2]), int(vision[3]), None, loss, float(vision[1]), norm=norm)
+    if epochs and "Speed: " in text and (meter := _SPEEDOMETER.search(text)):
+        return Step(int(meter[2]), None, None, loss, float(meter[1]), norm=norm)
     if ("Iter(" in text or "Train: " in text) and (inner := _OF_EPOCH.search(text)):
         return Step(int(inner[1]), int(inner[2]), None, loss, norm=norm)
     if ("[=" in text or "[>" in text or "━" in text) and (bar := _last(_KERAS, text)):

@@ -302,7 +302,8 @@ BMC_SURE = (
     ),
 )
 LAUNCH = re.compile(
-    r"^(?:[\w.-]+[$#] |\$ |\+ |# )?(?:\w+=\S+ )*(?:\S*/)?(?:torchrun|srun|sbatch|mpirun|mpiexec|deepspeed|"
+    r"^(?:(?:\(\S+\) )?\[?[\w.@-]+(?:[: ][^$#\]]{0,60})?\]?[$#] +|\$ |\+ |# )?(?:env +)?"
+    r"(?:\w+=\S+ )*(?:\S*/)?(?:torchrun|srun|sbatch|mpirun|mpiexec|deepspeed|"
     r"accelerate launch|python[\d.]* |ray|horovodrun|pdsh|kubectl|helm|docker run|bash)(?= |$)"
     r"(?! (?:was|is|has|noticed|detected|could|cannot|can|will|failed|encountered) )"  # what a launcher says of itself
 )

@@ -81,6 +81,12 @@ class Context:
         """Whether any output of a job or of its scheduler was read, be it that no line of it says anything."""
         return any(document.kind in ("job-log", "slurm-text") and document.lines for document in self.incident.documents)
 
+    @property
+    def has_state(self) -> bool:
+        """Whether the state of a node or of the platform was read, be it that nothing in it is amiss."""
+        kinds = ("smi", "kernel-log", "kubernetes", "kubernetes-text", "bmc", "fabricmanager-log", "health-record")
+        return any(document.kind in kinds and document.lines for document in self.incident.documents)
+
     def row(self, event: Event) -> Signature:
         return self.catalog[event.signature]
 

@@ -55,7 +55,14 @@ def decide(context: Context) -> Verdict:
 def _verdict(context: Context, best: Hypothesis, rivals: list[Hypothesis]) -> Verdict:
     row = class_row(best.cls)
     evidence = _roles(context, best)
-    seen = bool(context.events or context.incident.series or context.incident.jobs or context.progress or context.has_log)
+    seen = bool(
+        context.events
+        or context.incident.series
+        or context.incident.jobs
+        or context.progress
+        or context.has_log
+        or context.has_state
+    )
     verdict = Verdict(
         cls=best.cls,
         confidence=calibrate(best, rivals),

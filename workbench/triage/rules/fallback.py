@@ -157,12 +157,19 @@ def symptoms(context: Context, outcome: Outcome) -> None:
             )
             if any(other.score >= 0.35 and other.cls != "unknown" and other is not group for other in outcome.alive()):
                 group.lower(0.5, "something more specific explains it")
-    deaths = [event for event in context.events if event.code is not None and event.signature.startswith(_DEATH)]
+    deaths = [
+        event
+        for event in context.events
+        if event.code is not None
+        and event.signature.startswith(_DEATH)
+        and not (event.code == -15 and event.data.get("ended_by_launcher"))  # it ran until the agent ended it: another was first
+    ]
     deaths.sort(key=lambda event: next(number for number, name in enumerate(_DEATH) if event.signature.startswith(name)))
     death = None
     for codes in _SIGNALS:
         death = death or next((e for e in deaths if e.rank is not None and (codes is None or e.code in codes)), None)
-    lines = [event for event in deaths if death is not None and event.rank == death.rank]
+    forced = [event for event in context.events if event.signature == "elastic-forced-end"]  # it did not even answer the agent
+    lines = [event for event in [*forced, *deaths] if death is not None and event.rank == death.rank]
     outcome.fallback = Hypothesis(
         "unknown",
         0.4,
@@ -238,9 +245,12 @@ def _no_job(context: Context, fallback: Hypothesis) -> None:
         if (one.pci is None) != (other.pci is None) and (one.index is None or other.index is None or one.index == other.index):
             gpus = {Gpu(one.index if one.index is not None else other.index, one.uuid or other.uuid, one.pci or other.pci)}
     fallback.gpu = fallback.gpu or (next(iter(gpus)) if len(gpus) == 1 else None)
-    if not nodes and not context.events and not context.incident.series:
+    if not nodes and not context.events and not context.incident.series and not context.has_state:
         return  # nothing was read: nothing is advised
-    fallback.retry = "exclude-node"
+    signs = any(context.role(event) in ("cause", "symptom") and context.weight(event) > 0 for event in context.events)
+    fallback.retry = (
+        "exclude-node" if signs or context.incident.series else "same-nodes"
+    )  # what tells of nothing bad keeps no work away
     fallback.remediation = fallback.remediation or "none"
     if not fallback.evidence:
         fallback.evidence = context.events[:3]

@@ -16,8 +16,11 @@ __all__ = [
     "fingerprints",
     "hangs",
     "launchers_wait",
+    "met_all_the_same",
     "missing_members",
+    "stood_still",
     "waiting_for_a_peer",
+    "waits_apart",
 ]
 
 # Detected mismatch between collectives on ranks. Rank 1 is running collective: …, but Rank 4 is running collective: …
@@ -27,6 +30,7 @@ _MEMBER = re.compile(r"keys: \S*?/(\d+)[,\s]*$")
 # Rank 3 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs
 # [Rank 0]: Rank 2 failed to pass monitoredBarrier in 60000 ms      [Rank 0]: Ranks 1, 2 failed to pass monitoredBarrier in …
 _ABSENT = re.compile(r"while waiting for send/recv from rank (\d+)|\bRanks? (\d+(?:, \d+)*) failed to pass monitoredBarrier")
+_WAITS = ("gloo-timeout", "gloo-closed")
 _PURPOSE = ("platform/preemption", "user/stopped")
 
 
@@ -75,6 +79,15 @@ def waiting_for_a_peer(context: Context, outcome: Outcome) -> None:
         if group.first is not None and waits[0].time is not None and group.first > waits[0].time + 60.0:
             continue
         group.notes.append("the other ranks waited for it in the rendezvous")
+
+
+def met_all_the_same(context: Context, outcome: Outcome) -> None:
+    """Ranks that made a step have met, whatever their command lines say of the meeting place: a static rendezvous asks for less."""
+    if context.progress:
+        for group in outcome.alive("launch-disagrees"):
+            group.dismiss("the ranks met all the same, and made steps")
+            for event in group.events:
+                event.data["handled"] = True
 
 
 def launchers_wait(context: Context, outcome: Outcome) -> None:
@@ -296,3 +309,69 @@ def different_work(context: Context, outcome: Outcome) -> None:
                 event.data["promoted"] = True
             outcome.add(context, "watchdog-mismatch", "user/collective-mismatch", 0.62, lines, note=note)
             return
+
+
+def waits_apart(context: Context, outcome: Outcome) -> None:
+    """
+    Ranks that are all alive and all wait in a collective, but not in the same one, have left the common order of their program.
+
+    Each rank's stack names the collective and the line that called it. A rank that died or stands still has no such stack: then the others
+    may well be one collective apart, and nothing is concluded.
+    """
+    waits: dict[int, Event] = {}
+    for event in context.events:
+        if event.signature.startswith(_WAITS) and event.rank is not None and event.data.get("in") == "collective":
+            waits.setdefault(event.rank, event)
+    ranks = set(context.rank_last) | {event.rank for event in context.events if event.signature == "elastic-failure"}
+    ranks.discard(None)
+    size = context.world_size or len(ranks)
+    late = [event for event in waits.values() if event.signature.startswith("gloo-timeout")]
+    if len(waits) < 2 or len(waits) < max(size, len(ranks)) or not late:
+        return
+    calls = Counter(_call(event) for event in waits.values())
+    if len(calls) < 2 or any(group.cls == "user/collective-mismatch" and group.score >= 0.5 for group in outcome.alive()):
+        return
+    (usual, most), (_, next_most) = calls.most_common(2)
+    odd = sorted(rank for rank, event in waits.items() if _call(event) != usual)
+    lines = [waits[rank] for rank in odd] or list(waits.values())
+    for event in lines:
+        event.data["promoted"] = True
+    sole = odd[0] if len(odd) == 1 and most > next_most else None
+    if most == next_most:
+        lines = list(waits.values())
+    note = "all ranks wait, but in different collectives: " + "; ".join(f"{call[0]} from {call[1]}" for call in list(calls)[:3])
+    outcome.add(context, "watchdog-mismatch", "user/collective-mismatch", 0.6, lines, rank=sole, note=note)
+
+
+def stood_still(context: Context, outcome: Outcome) -> None:
+    """
+    Where every rank but one says that it waited in vain, the one that said nothing is the one that they waited for.
+
+    It ran until the agent ended it, so it had not died; what it did instead of joining the others is in its own stack, which nobody took.
+    """
+    if any(group.score >= 0.35 and group.cls not in ("unknown", "none") for group in outcome.alive()) or outcome.hypotheses:
+        return
+    ends = {event.rank: event for event in context.events if event.signature == "elastic-failure" and event.rank is not None}
+    alone = {event.rank for event in context.events if event.signature.startswith(_WAITS) and event.rank is not None}
+    late = [event for event in context.events if event.signature.startswith("gloo-timeout")]
+    quiet = [rank for rank in ends if rank not in alone]
+    if (
+        len(ends) < max(2, context.world_size or 0)
+        or len(quiet) != 1
+        or not late
+        or not ends[quiet[0]].data.get("ended_by_launcher")
+    ):
+        return
+    rank = quiet[0]
+    forced = [event for event in context.events if event.signature == "elastic-forced-end" and event.rank == rank]
+    lines = [*forced, ends[rank], late[0]]
+    for event in lines[:-1]:
+        event.data["promoted"] = True
+    note = f"all others waited for rank {rank}, which said nothing and ran until the agent ended it"
+    outcome.add(context, "rank-stood-still", "user/hang", 0.42, lines, node=context.rank_node.get(rank), rank=rank, note=note)
+
+
+def _call(event: Event) -> tuple[str, str]:
+    """Return the collective that a stack ends in, and the line of the program that called it."""
+    frames = event.data.get("frames") or [""]
+    return str(frames[-1]).rsplit(" ", 1)[-1], str(event.data.get("user_frame") or "")
