@@ -106,6 +106,9 @@ def _kib(pid: int, file: str, name: str) -> int:
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(name))
 
 
+STATE = Path(tempfile.gettempdir()) / "workbench-bench-state"
+
+
 def environment() -> dict[str, str]:
     """Return an environment in which NVML is that of the tests."""
     sys.path.insert(0, str(ROOT))
@@ -116,7 +119,8 @@ def environment() -> dict[str, str]:
 
 def command(context: str) -> list[str]:
     """Return what is measured."""
-    return [sys.executable, "-m", "workbench", "check", "--context", context, "-o", "json"]
+    # a state of its own: the test library's GPUs must not be looked for on this machine afterwards
+    return [sys.executable, "-m", "workbench", "check", "--context", context, "-o", "json", "--state", str(STATE)]
 
 
 def reading() -> list[str]:

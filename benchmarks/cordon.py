@@ -1,9 +1,10 @@
 """
-Turn a real kube-apiserver with 1,500 nodes into the time from a fatal finding to the cordon, alone and in a storm.
+Turn a simulated fleet and a real kube-apiserver with 1,500 nodes each into the time from a fatal finding to the cordon, alone and in a storm.
 
     python benchmarks/cordon.py [--nodes 1500] [--pods 3000] [--rounds 30] [--storm 200] [--json FILE]
 
-Three figures, each with what it includes. **executor**: a decided action until the API server has stored cordon, reason, owner and expiry in
+Four figures, each with what it includes. **simulator**: as **loop**, on a fleet in memory (`workbench.testing.Fleet`) whose requests take 50 ms
+each; what it says is that time and the computing of this machine together. **executor**: a decided action until the API server has stored cordon, reason, owner and expiry in
 one patch, conditional on the node's version. **loop**: a condition is written to a node, as `workbench check --publish kubernetes` does, until
 the loop (read the whole fleet, judge, plan, guards, journal on the disk, fresh read of the node, lease) has cordoned it, as `workbench loop --every 60s`
 does, whose watches begin a turn when a node shows something new. **storm**: many nodes at once, with caps and breaker lifted: no site should do so.
@@ -39,9 +40,12 @@ from workbench.remediation.executors.kubernetes.executor import Kubernetes  # no
 from workbench.remediation.executors.kubernetes.lease import LeaseLock  # noqa: E402
 from workbench.remediation.journal import Journal  # noqa: E402
 from workbench.remediation.loop import Loop  # noqa: E402
-from workbench.remediation.model import OWNER, Action  # noqa: E402
+from workbench.remediation.model import OWNER, Action, Trouble  # noqa: E402
 from workbench.remediation.policy import Auto, Limits, Policy  # noqa: E402
+from workbench.remediation.troubles import Checked  # noqa: E402
 from workbench.sources.kubernetes.api import Api  # noqa: E402
+from workbench.testing.fleet import Effect, Fleet  # noqa: E402
+from workbench.testing.fleet_executor import FleetExecutor  # noqa: E402
 
 MANIFEST = ROOT / "workbench/remediation/executors/kubernetes/rbac-remediation.yaml"
 PEER = {"seconds": 0.37, "nodes_per_second": 2.5}  # NVSentinel, published
@@ -182,6 +186,88 @@ class Turning:
         self.lock.release()
 
 
+class Simulated:
+    """A fleet in memory, what checks say of it, and the loop that watches it."""
+
+    def __init__(self, nodes: int, pods: int, folder: Path) -> None:
+        self.fleet = fleet = Fleet(seed=0)
+        for number in range(nodes):
+            fleet.add(f"gpu-{number:04d}", pool=f"pool-{number % 4}", zone="abc"[number % 3], claim=f"claim-{number}")
+        for number in range(pods):
+            fleet.run(f"gpu-{number % nodes:04d}", f"train/pod-{number:05d}", job=f"job-{number % 40}", gpus=4)
+        self.news = False
+        self.cordoned: dict[str, tuple[float, float]] = {}
+        fleet.on_effect = self.changed
+        policy = Policy(LIFTED, auto=(Auto("cordon", busy=True),), stop_file=str(folder / "stop"))
+        self.loop = Loop(
+            FleetExecutor(fleet), Journal(folder / "simulated.jsonl", clock=fleet.clock), policy, seen=(self.seen,), wake=self.wake,
+            clock=fleet.clock, steady=fleet.steady, sleep=fleet.sleep,
+        )  # fmt: skip
+
+    def moment(self) -> tuple[float, float]:
+        """Return the fleet's time and this machine's."""
+        return self.fleet.now, time.perf_counter()
+
+    def changed(self, effect: Effect) -> None:
+        self.cordoned.setdefault(effect.node, self.moment())
+
+    def seen(self, now: float) -> tuple[list[Trouble], list[Checked]]:
+        """Return what checks say: as the nodes' conditions do in the other figures."""
+        bad = [one for one in self.fleet.nodes.values() if one.faults]
+        wrong = [
+            Trouble(
+                one.name,
+                "driver-not-loaded",
+                "driver/missing",
+                "fix-platform",
+                cause="driver",
+                seen=now,
+                since=now,
+                boot=one.boot,
+            )
+            for one in bad
+        ]
+        return wrong, [Checked(one.name, now, not one.faults, "running") for one in self.fleet.nodes.values()]
+
+    def wake(self, seconds: float) -> bool:
+        """Wait as a watch does, which tells within 20 ms."""
+        until = self.fleet.now + seconds
+        while not self.news and self.fleet.now < until:
+            self.fleet.sleep(min(0.02, until - self.fleet.now))
+        told, self.news = self.news, False
+        return told
+
+    def cordons(self, names: Sequence[str], after: float) -> list[float]:
+        """Let findings come at once, `after` seconds from now, and return how long each took to its cordon."""
+        told: list[tuple[float, float]] = []
+
+        def come() -> None:
+            for name in names:
+                self.fleet.break_down(name, "driver-not-loaded")
+            self.news = True
+            told.append(self.moment())
+
+        self.fleet.later(after, come)
+        self.loop.stop = lambda: all(name in self.cordoned for name in names)
+        self.loop.every(60.0)
+        return [sum(self.cordoned[name]) - sum(told[0]) for name in names]
+
+
+def simulated(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the times on a fleet in memory, printed on the way."""
+    made = Simulated(options.nodes, options.pods, folder)
+    names = list(made.fleet.nodes)
+    random.Random(0).shuffle(names)
+    waits = [made.cordons([name], 2.0)[0] for name in names[: options.rounds]]
+    stormed = made.cordons(names[options.rounds : options.rounds + options.storm], 2.0)
+    rate = len(stormed) / max(stormed)
+    print(f"simulator {spread(waits)} from the finding to the cordon; {len(stormed)} nodes at once: {rate:.0f} nodes/s")
+    assert sum(one.verb == "cordon" for one in made.fleet.effects) == options.rounds + options.storm, (
+        "a node was cordoned twice, or never"
+    )
+    return {"seconds": waits, "storm": {"nodes_per_second": rate, "seconds": stormed}}
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -193,9 +279,10 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cordon-") as scratch:
         work = Path(scratch) / "kubernetes"
+        in_memory = simulated(Path(scratch), options)
         try:
             run(SERVICE / "start", work)
-            found = measure(work, Path(scratch), options)
+            found = {"simulator": in_memory} | measure(work, Path(scratch), options)
         finally:
             subprocess.run([SERVICE / "stop", work], check=False, timeout=60, capture_output=True)
     if options.json:

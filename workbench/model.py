@@ -95,6 +95,14 @@ class Gpu:
     def as_dict(self) -> dict[str, Any]:
         return {"index": self.index, "uuid": self.uuid, "pci": self.pci}
 
+    def means(self, other: Gpu) -> bool:
+        """Whether both names mean the same GPU: by UUID or PCI address; by index only when one of them has nothing else."""
+        if self.uuid and other.uuid:
+            return self.uuid == other.uuid
+        if self.pci and other.pci:
+            return self.pci.rsplit(".", 1)[0] == other.pci.rsplit(".", 1)[0]
+        return self.index is not None and self.index == other.index
+
 
 @dataclass(slots=True)
 class Event:

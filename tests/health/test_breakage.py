@@ -94,7 +94,12 @@ def escaped() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def healthy_run(escaped: list[str], tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    return _run(Node(tmp_path_factory.mktemp("healthy") / "node"), "", sorted(checks()))
+    for _ in range(4):
+        ended = _run(Node(tmp_path_factory.mktemp("healthy") / "node"), "", sorted(checks()))
+        # a machine that is busy with other tests may need more than the seconds that all checks together have here
+        if not any(finding.code == "unread-time-out" for finding in ended.findings):
+            break
+    return ended
 
 
 @pytest.fixture(scope="module")

@@ -6,22 +6,25 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.nvml_fake import library
 
 _CODE = """
 import json, sys
 from workbench.cli import main
-code = main(["check", "--context", "running", "-o", "json"])
+code = main(["check", "--context", "running", "-o", "json", "--state", sys.argv[1]])
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM:"))
 heavy = ["pandas", "numpy", "pyarrow", "requests", "kubernetes", "elasticsearch", "yaml", "jinja2", "rich", "pynvml"]
 print(json.dumps({"peak": peak, "heavy": [name for name in heavy if name in sys.modules]}), file=sys.stderr)
 """
 
 
-def test_a_check_of_eight_gpus_takes_little_memory_and_loads_nothing_heavy() -> None:
+def test_a_check_of_eight_gpus_takes_little_memory_and_loads_nothing_heavy(tmp_path: Path) -> None:
     env = {**os.environ, "LD_LIBRARY_PATH": library(), "FAKE_NVML": ""}
-    done = subprocess.run([sys.executable, "-c", _CODE], capture_output=True, text=True, check=True, timeout=120, env=env)
+    done = subprocess.run(
+        [sys.executable, "-c", _CODE, str(tmp_path)], capture_output=True, text=True, check=True, timeout=120, env=env
+    )
     findings = json.loads(done.stdout)["findings"]
     told = json.loads(done.stderr.splitlines()[-1])
 

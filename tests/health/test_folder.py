@@ -94,6 +94,35 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "smi-remap-failure" not in out  # words, not codes
     (tmp_path / "notes.md").write_text("nothing\n", encoding="utf-8")
     assert main(["check", "--from", str(tmp_path)]) == 3
+    capsys.readouterr()
+    assert main(["check", "--from", str(tmp_path / "not-there")]) == 3
+    assert "not-there: no such file or folder" in capsys.readouterr().err
+
+
+def test_several_nodes_are_one_exposition_and_several_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for node, line in (
+        ("node-a", "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."),
+        ("node-b", "NVRM: loading NVIDIA UNIX"),
+    ):
+        (tmp_path / f"{node}.dmesg").write_text(f"[ 1000.000001] {line}\n", encoding="utf-8")
+    assert main(["check", "--from", str(tmp_path), "-o", "prom"]) == 2
+    page = capsys.readouterr().out
+    assert page.count("# TYPE workbench_finding gauge") == page.count("# TYPE workbench_node_fit gauge") == 1
+    assert {'workbench_node_fit{node="node-a"} 0', 'workbench_node_fit{node="node-b"} 0'} <= set(page.splitlines())
+    assert main(["check", "--from", str(tmp_path)]) == 2
+    heads = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    assert [line.split()[0] for line in heads] == ["node-a", "node-b:"]
+    assert heads[0].endswith(
+        ": GPU 0000:3b:00.0: Xid 79: the GPU does not answer on PCIe: only a reboot (better: a power cycle) can bring it back"
+    )
+
+
+def test_what_a_file_does_not_tell_is_one_line_and_no_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--from", str(SMI.parent / "monitors" / "gpustat-lost.txt")]) == 2
+    out = capsys.readouterr().out
+    assert "????" not in out
+    assert "gpu-node-3 NOT FIT (1 critical" in out
+    assert "checks need more than these files hold" in out
 
 
 _SLOW = "nvidia 0000:4c:00.0: 63.012 Gb/s available PCIe bandwidth, limited by {} link at 0000:49:04.0 (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)"  # fmt: skip

@@ -200,6 +200,16 @@ def test_of_two_findings_of_a_check_the_one_that_asks_for_more_stands_first(node
     assert [(each.code, each.action) for each in found] == [("xid-79", "reboot-node"), ("xid-119", "reset-gpu")]
 
 
+def test_what_is_to_be_done_is_said_once_for_gpus_with_the_same_trouble(node: Node) -> None:
+    node.log(*(f"NVRM: Xid (PCI:0000:{bus}:00): 79, pid=1, name=python, GPU has fallen off the bus." for bus in ("19", "bb")))
+    found = node.check("xid")
+    text = FORMATS["table"](found, verbose=False)
+    assert text.count("  CRIT  xid [GPU ") == 2
+    assert text.count("→ reboot-node") == 1
+    assert FORMATS["table"](found, verbose=True).count("→ reboot-node") == 2
+    assert text.splitlines()[0].count(": GPU ") == 1
+
+
 # ---- agreement
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+import workbench
 from tests.health.host_tree import NOW, Host, codes
 from workbench.health import fitness
 from workbench.health.checks.network import down_seconds
+from workbench.health.folder import check_folder
 from workbench.health.history import remember
 from workbench.health.port_history import down_spans, growth, next_state
 from workbench.model import Event
@@ -164,6 +166,29 @@ def test_ibstat_is_asked_when_the_files_do_not_answer(host: Host) -> None:
     assert findings[0].blind == ("error counters",)
     host.tool("ibstat", text[: len(text) // 2])  # half an output is no answer
     assert fitness(host.run("network", ports=8)) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("lid", "physical", "found"),
+    [(868, "Polling", {("mlx5_0/1", "port-lost")}), (868, "Disabled", set()), (65535, "Polling", set()), (0, "Polling", set())],
+)
+def test_a_port_that_a_subnet_manager_gave_an_address_was_up(
+    host: Host, lid: int, physical: str, found: set[tuple[str, str]]
+) -> None:
+    kept = host.path("/kept/ibstat.txt")
+    kept.parent.mkdir()
+    kept.write_text(
+        "CA 'mlx5_0'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tPort 1:\n\t\tState: Down\n"
+        f"\t\tPhysical state: {physical}\n\t\tRate: 10\n\t\tBase lid: {lid}\n\t\tLink layer: InfiniBand\n"
+    )
+    assert {(one.part, one.code) for one in check_folder(kept) if one.status == "warning"} == found
+    assert (workbench.load(kept).triage().cls == "hardware/network-link") == bool(found)
+    host.file("/sys/class/infiniband/mlx5_2/ports/1/state", "1: DOWN")
+    host.file("/sys/class/infiniband/mlx5_2/ports/1/phys_state", f"2: {physical}")
+    host.file("/sys/class/infiniband/mlx5_2/ports/1/lid", hex(lid))
+    host.file("/sys/class/infiniband/mlx5_2/ports/1/counters/link_downed", "0")
+    mine = {one.code for one in host.run("network") if one.part == "mlx5_2/1" and one.status == "warning"}
+    assert mine == {code for _, code in found}
 
 
 @pytest.mark.parametrize("script", ["exit 1", "exit 0", "sleep 60", "echo garbage"])

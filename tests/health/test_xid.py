@@ -317,3 +317,10 @@ def test_of_an_xid_that_only_follows_the_one_before_it_is_named(node: Node) -> N
     (found,) = [each for each in node.check("xid") if each.code == "xid-45"]
     assert found.summary.startswith("Xid 45 after Xid 149: ")
     assert "explain xid:149" in found.hint
+
+
+def test_a_page_that_cannot_be_retired_tells_that_the_gpu_has_no_rows_to_remap(node: Node) -> None:
+    node.log(X.format("3b:00") + "64, pid=1, name=x, Dynamic Page Retirement: Blacklisting failed.")
+    assert one(node.check("xid"), "xid-64").action == "replace-node"
+    node.log(X.format("3b:00") + "64, pid=1, name=x, Row Remapper: New row (0x1) could not be recorded.")
+    assert one(node.check("xid"), "xid-64").action == "reset-gpu"

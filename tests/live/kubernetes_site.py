@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from workbench.sources.contract import Deadline
+from workbench.sources.contract import Answer, Deadline, Folder, Scope
 from workbench.sources.kubernetes.source import Kubernetes
 
 MANIFEST = Path(__file__).resolve().parents[2] / "workbench" / "sources" / "kubernetes" / "rbac.yaml"
@@ -348,3 +348,20 @@ def without(site: Site, work: Path, name: str, lacks: str) -> Path:
 
     until("the role", in_effect)
     return path
+
+
+def scope_of(job: str, **more: Any) -> Scope:
+    """The question as a person asks it: a name, and the last day."""
+    return Scope(job, time.time() - 86400, time.time() + 5, **more)
+
+
+def gather(source: Kubernetes, job: str, root: Path, **more: Any) -> tuple[Scope, list[Answer]]:
+    """Locate, then collect, as the command line does."""
+    scope = source.locate(scope_of(job, **more), Deadline(20))
+    assert scope is not None
+    return scope, source.collect(scope, Folder(root), Deadline(20))
+
+
+def of(answers: list[Answer], file: str) -> Answer:
+    """Return the answer for one file."""
+    return next(one for one in answers if one.file == file)

@@ -9,22 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes.client import ApiException
 
 from tests.live.kubernetes_site import (
     SERVICE,
     Site,
     control_plane,
     failed_pytorchjob,
+    gather,
     granted,
+    of,
     reader_of,
     run,
+    scope_of,
     stamp,
     until,
     without,
 )
 from workbench.errors import SourceError
 from workbench.incident import load
-from workbench.sources.contract import Answer, Deadline, Folder, Scope
+from workbench.sources.contract import Deadline, Folder, Scope
 from workbench.sources.kubernetes.api import Api
 from workbench.sources.kubernetes.clean import LEFT_OUT
 from workbench.sources.kubernetes.source import Kubernetes
@@ -66,23 +70,6 @@ def reader(work: Path, site: Site) -> Path:
 def pytorchjob(site: Site) -> str:
     """A PyTorchJob of three pods that failed."""
     return failed_pytorchjob(site)
-
-
-def scope_of(job: str, **more: Any) -> Scope:
-    """The question as a person asks it: a name, and the last day."""
-    return Scope(job, time.time() - 86400, time.time() + 5, **more)
-
-
-def gather(source: Kubernetes, job: str, root: Path, **more: Any) -> tuple[Scope, list[Answer]]:
-    """Locate, then collect, as the command line does."""
-    scope = source.locate(scope_of(job, **more), Deadline(20))
-    assert scope is not None
-    return scope, source.collect(scope, Folder(root), Deadline(20))
-
-
-def of(answers: list[Answer], file: str) -> Answer:
-    """Return the answer for one file."""
-    return next(one for one in answers if one.file == file)
 
 
 def test_a_pytorchjob_is_found_collected_and_triaged(reader: Path, pytorchjob: str, tmp_path: Path) -> None:
@@ -468,8 +455,6 @@ def test_nothing_was_changed_by_reading(site: Site, reader: Path, pytorchjob: st
 
 def test_a_continue_token_that_grew_too_old(site: Site, reader: Path, pytorchjob: str) -> None:
     """Between two pages the server forgets the version that was listed: 410 Gone, and the list is read again, whole."""
-    from kubernetes.client import ApiException
-
     api = Api(str(reader))
     tokens: list[str] = []
 

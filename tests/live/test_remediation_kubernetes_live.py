@@ -10,6 +10,7 @@ import pytest
 from tests.live.kubernetes_site import control_plane
 from tests.live.remediation_site import Cluster, KubernetesWorld
 from tests.remediation.conformance import Acts, RespectsOthers, TakesBack
+from tests.remediation.dry_conformance import DryActs, DryRespectsOthers, DryTakesBack
 
 pytestmark = pytest.mark.live
 
@@ -39,3 +40,15 @@ class TestFinal(Acts, RespectsOthers):
     """What cannot be taken back."""
 
     VERBS = ("evict", "restart-task", "replace")
+
+
+class TestNodesDry(DryActs, DryTakesBack, DryRespectsOthers):
+    """The same questions to a dry run of it."""
+
+    VERBS = UNDONE = TestNodes.VERBS
+
+
+class TestFinalDry(DryActs, DryRespectsOthers):
+    """The same questions to a dry run of it."""
+
+    VERBS = TestFinal.VERBS

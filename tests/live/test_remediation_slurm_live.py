@@ -10,6 +10,7 @@ import pytest
 
 from tests.live.slurm_cluster import RealCluster, started
 from tests.remediation.conformance import Acts, RespectsOthers, TakesBack, begun, soon
+from tests.remediation.dry_conformance import DryActs, DryRespectsOthers, DryTakesBack
 from tests.remediation.slurm_rungs import Rungs
 from tests.remediation.slurm_world import SlurmWorld
 from workbench.remediation.executors.contract import Deadline, ExecutorError
@@ -42,6 +43,13 @@ class TestSlurm(Acts, TakesBack, RespectsOthers):
 
     VERBS = ("cordon", "drain", "uncordon", "reboot", "exclude", "restart-task")
     UNDONE = ("cordon", "drain", "exclude")
+
+
+class TestSlurmDry(DryActs, DryTakesBack, DryRespectsOthers):
+    """The same questions to a dry run of it."""
+
+    VERBS = TestSlurm.VERBS
+    UNDONE = TestSlurm.UNDONE
 
 
 def seen(world: SlurmWorld, node: str) -> NodeState:

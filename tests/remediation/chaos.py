@@ -1,7 +1,8 @@
 """
 Turn a seed into a fleet that breaks, a controller that mends it, everything that can go wrong between any two calls, and what must hold.
 
-`Sequence(seed).run()` returns the broken invariants, empty when all held. The same seed is the same sequence. As a program it runs many:
+`Sequence(seed).run()` returns the broken invariants, empty when all held. The same seed is the same sequence. As a program it runs many, each
+second one through the product's own loop, with a queue and people who decide (`tests.remediation.chaos_turns`):
 
     python -m tests.remediation.chaos --sequences 100000 --seed 0 --processes 2
 """
@@ -12,10 +13,12 @@ import argparse
 import math
 import multiprocessing
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -24,7 +27,7 @@ from workbench.errors import WorkbenchError
 from workbench.model import Gpu
 from workbench.remediation import engine
 from workbench.remediation.executors.contract import Deadline
-from workbench.remediation.journal import Journal
+from workbench.remediation.journal import Entry, Journal
 from workbench.remediation.ladder import Ladders, ladders
 from workbench.remediation.model import Plan, Trouble
 from workbench.remediation.planner import make_plan
@@ -34,6 +37,7 @@ from workbench.remediation.troubles import Checked
 from workbench.testing.fleet import Crash, Fleet
 from workbench.testing.fleet_executor import FAULTS, FleetExecutor, FleetLock
 
+MEMORY = Path("/dev/shm")  # a queue is on the disk when its call returns, and what these need is that and not a disk
 _AGES = (*([0.0] * 9), 60.0, 3000.0, 30000.0)  # seconds
 # code, class, action, cause, what mends it
 KINDS = (
@@ -67,6 +71,12 @@ class CrashingJournal(Journal):
     writes = 0
     crash: tuple[int, str] | None = None
     disk: Callable[[], None] | None = None
+    on_plan: Callable[[Plan], None] | None = None
+
+    def record_plan(self, plan: Plan) -> Entry:
+        if self.on_plan is not None:
+            self.on_plan(plan)
+        return super().record_plan(plan)
 
     def _write(self, kind: str, **fields: Any) -> Any:
         self.writes += 1
@@ -97,6 +107,8 @@ class Controller:
 class Sequence:
     """One fleet and what happens to it; all that is random comes from the seed."""
 
+    watches: type[Invariants] = Invariants
+
     def __init__(self, seed: int, *, nodes: int = 0, rounds: int = 0) -> None:
         self.seed = seed
         self.random = random = Random(seed)
@@ -117,7 +129,7 @@ class Sequence:
         self.false: dict[str, tuple[Any, ...]] = {}
         self.since: dict[tuple[str, str], float] = {}
         self._build(size)
-        self.invariants = Invariants(fleet, self.policy, exact=not self.two, original=size)
+        self.invariants = self.watches(fleet, self.policy, exact=not self.two, original=size)
         fleet.on_effect = self.invariants.effect
         fleet.fault = self._fault
         self.crashes = random.choice((0, 0, 1, 1, 2, 3))
@@ -268,6 +280,9 @@ class Sequence:
         """Somebody throws the kill switch, and leaves it on."""
         self.kill_at = self.invariants.kill_at = min(self.kill_at, self.fleet.now)
 
+    def _switch_off(self) -> None:
+        self.kill_at = self.invariants.kill_at = float("inf")
+
     def _disk(self) -> None:
         """The disk of a journal takes its time; everything else goes on meanwhile."""
         if self.slow and self.more.random() < 0.3:
@@ -416,8 +431,7 @@ class Sequence:
         fleet.pause = None  # nor does a controller stand still any more: its page would wait for a third turn
         fleet.sleep(600.0)
         fleet._due.clear()
-        # only when nothing can happen any more: somebody may throw the switch within the last wait
-        self.kill_at = self.invariants.kill_at = float("inf")
+        self._switch_off()  # only when nothing can happen any more: somebody may throw it within the last wait
         fleet.lease = ("", fleet.lease[1], 0.0)
         for _ in range(2):  # a page that failed is tried again after a quarter of an hour
             for one in self.controllers:
@@ -428,12 +442,19 @@ class Sequence:
 
 
 def one(seed: int) -> tuple[int, list[str], dict[str, int]]:
-    """Run one sequence; return its seed, what was broken and what happened."""
-    sequence = Sequence(seed)
-    try:
-        broken = sequence.run()
-    except (Exception, Crash) as error:
-        broken = [f"{type(error).__name__}: {error}"]
+    """
+    Run one sequence; return its seed, what was broken and what happened.
+
+    Of an even seed it is a `Sequence`, of an odd one the product's own loop with a queue and people: `tests.remediation.chaos_turns.Turns`.
+    """
+    from tests.remediation.chaos_turns import Turns
+
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        sequence = Turns(seed, Path(folder)) if seed % 2 else Sequence(seed)
+        try:
+            broken = sequence.run()
+        except (Exception, Crash) as error:
+            broken = [f"{type(error).__name__}: {error}"]
     return seed, broken, sequence.invariants.counts
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.remediation.conformance import Acts, World, soon
+from tests.remediation.dry_conformance import DryActs, untouched
 from tests.remediation.kept_world import KeptWorld
 from workbench.errors import SourceError
 from workbench.remediation.executors.bundles import Bundles, Kept
@@ -65,6 +66,23 @@ class TestBundles(Acts):
         action = world.action(verb)
         world.differ(action)
         assert world.executor.begin(action, soon()).status == "done"
+
+
+class TestBundlesDry(DryActs):
+    """The same questions to a dry run of it: nothing is collected."""
+
+    VERBS = TestBundles.VERBS
+
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> BundleWorld:
+        return BundleWorld(tmp_path / "evidence")
+
+    def test_a_changed_world_is_left_alone(self, world: World, verb: str) -> None:
+        """A dry run compares what a plan expects, also where evidence would be kept all the same."""
+        action = world.action(verb)
+        world.differ(action)
+        with untouched(world, action):
+            assert self.dry(world).begin(action, soon()).status == "changed"
 
 
 def test_what_was_silent_is_told_also_later(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.remediation.conformance import Acts, RespectsOthers, TakesBack, soon
+from tests.remediation.dry_conformance import DryActs, DryRespectsOthers, DryTakesBack
 from tests.remediation.memory import Memory, MemoryWorld
 from workbench.remediation.executors.combined import Combined
 from workbench.remediation.executors.command import Command, Commands
@@ -31,6 +32,17 @@ class TestCombined(Acts, TakesBack, RespectsOthers):
 
     VERBS = ("cordon", "evict")
     UNDONE = ("cordon",)
+
+    @pytest.fixture
+    def world(self) -> CombinedWorld:
+        return CombinedWorld()
+
+
+class TestCombinedDry(DryActs, DryTakesBack, DryRespectsOthers):
+    """The same questions to a dry run of it."""
+
+    VERBS = TestCombined.VERBS
+    UNDONE = TestCombined.UNDONE
 
     @pytest.fixture
     def world(self) -> CombinedWorld:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.remediation.conformance import Acts, RespectsOthers, soon
+from tests.remediation.dry_conformance import DryActs, DryRespectsOthers
 from tests.remediation.kept_world import KeptWorld
 from workbench.errors import ConfigError
 from workbench.model import Gpu
@@ -107,6 +108,16 @@ class TestCommands(Acts, RespectsOthers):
     """The suite of all executors."""
 
     VERBS = ("reset-gpu", "validate")
+
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> CommandWorld:
+        return CommandWorld(tmp_path / "commands")
+
+
+class TestCommandsDry(DryActs, DryRespectsOthers):
+    """The same questions to a dry run of it: no command runs."""
+
+    VERBS = TestCommands.VERBS
 
     @pytest.fixture
     def world(self, tmp_path: Path) -> CommandWorld:

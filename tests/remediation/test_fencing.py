@@ -88,6 +88,19 @@ def test_who_lost_the_lease_while_it_stood_still_sends_nothing(verb: str, world:
     assert [(one.status, one.detail.partition(":")[0]) for one in settled] == [("refused", "it was never begun")]
 
 
+@pytest.mark.parametrize("verb", ["cordon", "evict"])
+def test_who_lost_the_lease_at_his_last_try_has_not_failed_and_climbs_no_rung(
+    verb: str, world: FakeWorld, lock: LeaseLock
+) -> None:
+    action, journal = world.action(verb), Still(None)
+    journal.meanwhile = lambda: taken_over(world)
+
+    outcome = apply(world, action, journal, lock=lock, tries=1)
+
+    assert (outcome.status, outcome.guard) == ("refused", "lock")
+    assert journal.status_of(action.id) == "refused"
+
+
 def test_who_had_the_lease_back_as_another_holder_is_not_who_was_asked(world: FakeWorld, lock: LeaseLock) -> None:
     """Two processes with one name, or one that died and came back: the number of the holder tells them apart."""
     spec = world.api.objects["leases"]["gpu-workbench-controller"]["spec"]

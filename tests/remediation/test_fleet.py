@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.remediation.conformance import Acts, RespectsOthers, TakesBack
+from tests.remediation.dry_conformance import DryActs, DryRespectsOthers, DryTakesBack
 from workbench import testing
 from workbench.remediation.executors.contract import Deadline, ExecutorError, Lock
 from workbench.remediation.model import OWNER, VERBS, Action
@@ -86,6 +87,13 @@ class TestFleet(Acts, TakesBack, RespectsOthers):
 
     VERBS = ("cordon", "drain", "taint", "label", "evict", "restart-task", "reset-gpu", "reboot", "replace", "validate")
     UNDONE = ("cordon", "drain", "taint", "label")
+
+
+class TestFleetDry(DryActs, DryTakesBack, DryRespectsOthers):
+    """The same questions to a dry run of it."""
+
+    VERBS = TestFleet.VERBS
+    UNDONE = TestFleet.UNDONE
 
 
 def soon(fleet: Fleet) -> Deadline:

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("kubernetes")
 
 from tests.remediation.conformance import Acts, RespectsOthers, TakesBack, refused
+from tests.remediation.dry_conformance import DryActs, DryRespectsOthers, DryTakesBack
 from tests.remediation.fake_apiserver import FakeApiServer, FakeWorld
 from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.dry_run import DryRun
@@ -42,6 +43,18 @@ class TestFinal(Acts, RespectsOthers):
     """What cannot be taken back."""
 
     VERBS = ("evict", "restart-task", "replace")
+
+
+class TestNodesDry(DryActs, DryTakesBack, DryRespectsOthers):
+    """The same questions to a dry run of it."""
+
+    VERBS = UNDONE = TestNodes.VERBS
+
+
+class TestFinalDry(DryActs, DryRespectsOthers):
+    """The same questions to a dry run of it."""
+
+    VERBS = TestFinal.VERBS
 
 
 def soon() -> Deadline:

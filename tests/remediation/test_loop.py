@@ -10,13 +10,15 @@ import pytest
 
 from workbench.errors import SourceError
 from workbench.model import Gpu
+from workbench.remediation.engine import enter
+from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.journal import Journal
 from workbench.remediation.loop import Loop
 from workbench.remediation.model import Evidence, Trouble
 from workbench.remediation.policy import Auto, Limits, Policy
 from workbench.remediation.troubles import Checked
 from workbench.testing.fleet import Fleet
-from workbench.testing.fleet_executor import FleetExecutor
+from workbench.testing.fleet_executor import FleetExecutor, FleetLock
 
 ANYTHING = Policy(Limits(), auto=(Auto("report", confidence=0.5, busy=True),), stop_file="/nonexistent/stop")
 FAULTS = {
@@ -315,3 +317,40 @@ def test_news_begin_a_turn_at_once_but_not_without_a_pause(fleet: Fleet) -> None
 
     ago = [round(one - began[0], 1) for one in began]
     assert ago == [0, 2, 2.5, 3, 63]
+
+
+def test_a_lock_that_ran_out_is_taken_again_as_soon_as_nobody_else_has_it_and_until_then_it_only_looks(fleet: Fleet) -> None:
+    """The API server was away for longer than the lease lasts: a controller that goes on looking and never acts again helps nobody."""
+    lock, other = FleetLock(fleet, "a", 60.0), FleetLock(fleet, "b", 600.0)
+    assert enter(lock, fleet.sleep)
+    loop = loop_on(fleet, lock=lock)
+    loop.once()
+    fleet.sleep(61.0)
+    assert other.acquire(Deadline(1.0))
+    fleet.break_down("gpu-03", "xid-79", ("reboot",))
+
+    turn = loop.once()
+    assert turn.problems == ("another controller acts on this cluster, or may",)
+    assert turn.plan is not None
+    assert turn.plan.actions
+    assert not loop.ready(3600)
+    assert (fleet.effects, loop.journal.entries()) == ([], [])
+
+    fleet.sleep(601.0)
+    loop.once()
+    assert verbs(fleet, "gpu-03")[-1] == "uncordon"
+    assert fleet.effects[0].time - fleet.taken >= 30, "a request of the one before may still be on its way for so long"
+    assert loop.ready(3600)
+    assert not other.held()
+
+
+def test_a_server_that_cannot_say_whose_the_lock_is_is_told(fleet: Fleet) -> None:
+    class Away(FleetLock):
+        def held(self) -> bool:
+            raise ExecutorError("connection refused")
+
+    fleet.break_down("gpu-03", "xid-79", ("reboot",))
+    turn = loop_on(fleet, lock=Away(fleet, "a")).once()
+
+    assert turn.problems == ("whether this controller may act cannot be told: connection refused",)
+    assert fleet.effects == []

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.remediation.fleets import fleet, node, trouble, work
+from tests.remediation.fleets import NOW, fleet, node, trouble, work
 from workbench.cli import main
 from workbench.errors import ConfigError
 from workbench.remediation.model import Plan, Trouble
 from workbench.remediation.planner import make_plan
-from workbench.remediation.policy import Policy, Window, load_policy
+from workbench.remediation.policy import Auto, Policy, Window, load_policy
 
 WHOLE = """
 schema = "workbench.policy/1"
@@ -146,6 +147,29 @@ def test_a_person_is_asked_unless_a_rule_says_otherwise(
             ),
         )
     ) == {needs}
+
+
+@pytest.mark.parametrize(
+    ("saved", "since", "loses", "needs"),
+    [
+        (NOW - 1800, NOW - 7200, 256, "auto"),  # half an hour of 512 GPUs
+        (NOW - 1800, NOW - 7200, 255, "person"),
+        (None, NOW - 7200, 256, "person"),  # no checkpoint is known: two hours
+        (None, None, 1e9, "person"),  # nobody knows
+        (None, None, math.inf, "auto"),
+    ],
+)
+def test_what_would_be_lost_decides_whether_a_person_is_asked(
+    saved: float | None, since: float | None, loses: float, needs: str
+) -> None:
+    state = fleet(node(claim="c", work=(work(saved=saved, since=since),)))
+    rule = Auto("reboot-node", busy=True, loses=loses)
+
+    plan = make_plan([trouble()], state, policy=Policy(auto=(rule,)))
+    assert "evict" in {one.verb for one in plan.actions}
+    assert approvals(plan) == {needs}
+    gentle = make_plan([trouble(severity="warning")], state, policy=Policy(auto=(rule,)))
+    assert approvals(gentle) == {"auto"}, "running work ends by itself there"
 
 
 def test_without_a_policy_nothing_is_done_without_a_person() -> None:

@@ -236,3 +236,18 @@ def test_a_node_that_is_well_again_is_not_asked_about(site: Site) -> None:
     assert site.queue.get(one.id).state == "withdrawn"
     assert checker(site.fleet)(site.fleet.clock())[0] == []
     assert isinstance(site.loop.executor, FleetExecutor)
+
+
+def test_a_controller_that_is_stopped_in_the_middle_leaves_the_rest_of_the_plan_to_the_next_one(site: Site) -> None:
+    """An update of the controller is no reason to leave a node cordoned until somebody says yes a second time."""
+    one = site.yes()
+    ended: list[str] = []
+    site.loop.stop = lambda: "collect" in site.did()
+    site.loop.tell = lambda outcome: ended.append(outcome.status)
+    site.loop.once()
+    assert site.did() == ["cordon", "collect"]
+    assert site.queue.get(one.id).state == "applying"
+
+    site.another().once()
+    assert site.did() == ["cordon", "collect", "evict", "reboot", "validate", "uncordon"]
+    assert site.queue.get(one.id).state == "applied"

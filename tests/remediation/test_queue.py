@@ -115,6 +115,18 @@ def test_a_yes_can_be_taken_back_until_somebody_has_begun(queue: Queue) -> None:
         queue.reject(other.id, other.digest, by="maria", reason="too late")
 
 
+def test_what_a_controller_does_at_this_moment_is_decided(queue: Queue) -> None:
+    """A second yes would have let a no follow that stops nothing: the node was rebooted although somebody had been told that it is not."""
+    one = proposed(queue)
+    queue.approve(one.id, one.digest, by="maria")
+    queue.begin(one.id, by="loop@a")
+
+    for ask in (queue.approve, lambda *a, **k: queue.reject(*a, **k, reason="wrong node")):
+        with pytest.raises(QueueError, match="applying by loop@a already"):
+            ask(one.id, one.digest, by="otto")
+    assert queue.end(one.id, "applied", by="loop@a").state == "applied"
+
+
 def test_a_yes_to_another_plan_than_the_one_that_was_shown_is_none(queue: Queue) -> None:
     one = proposed(queue)
     for seal in ("", digest_of("plan", plan("gpu-002")), digest_of("undo", one.plan)):
@@ -284,6 +296,44 @@ def test_a_torn_last_line_is_an_event_that_never_was(queue: Queue) -> None:
     assert queue.get(one.id).state == "proposed"
     queue.reject(one.id, one.digest, by="otto", reason="no")
     assert [event.state for event in queue.get(one.id).events] == ["proposed", "rejected"]
+
+
+@pytest.mark.parametrize("torn", [None, b"", b'3f1c88aa {"by": "loop@a", "da'])
+def test_a_proposal_that_never_came_to_its_end_is_no_trouble_and_can_be_made_again(torn: bytes | None, queue: Queue) -> None:
+    """Who died between the plan and its first line, or in the middle of that, has asked nobody anything."""
+    one = proposed(queue)
+    file = queue.root / f"{one.id}.events.jsonl"
+    file.unlink()
+    if torn is not None:
+        file.write_bytes(torn)
+
+    assert (queue.proposals(), queue.problems) == ([], [])
+    with pytest.raises(QueueError, match="no event"):
+        queue.approve(one.id, one.digest, by="maria")
+    again = proposed(queue)
+    assert (again.id, again.state, len(again.events)) == (one.id, "proposed", 1)
+
+
+def test_what_has_not_changed_is_not_read_again_and_what_has_is(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller looks several times a minute, and what is over stays in the folder for good."""
+    ids = [proposed(queue, f"gpu-{number:03}").id for number in range(1, 9)]
+    for id in ids[2:]:
+        queue.withdraw(id, by="loop@a", reason="over")
+    before = queue.proposals()
+    read: list[str] = []
+    load = Plan.from_dict.__func__  # type: ignore[attr-defined]
+    monkeypatch.setattr(Plan, "from_dict", classmethod(lambda cls, value: (read.append(value["id"]), load(cls, value))[1]))
+
+    assert queue.proposals() == before
+    assert read == []
+    other = Queue(queue.root, clock=lambda: NOW)
+    other.approve(ids[0], other.get(ids[0]).digest, by="maria")
+    read.clear()
+    assert [one.id for one in queue.approved()] == [ids[0]]
+    assert read == [], "more has happened to it, and it still is the plan that was read"
+    file = queue.root / f"{ids[1]}.plan.json"
+    file.write_text(file.read_text().replace("gpu-002", "gpu-009"))
+    assert {one.id: bool(one.problem) for one in queue.proposals()}[ids[1]]
 
 
 def test_a_line_that_somebody_changed_makes_the_plan_unusable_and_others_go_on(queue: Queue) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint
@@ -19,7 +20,7 @@ from workbench.errors import ConfigError
 from workbench.remediation.executors import replacers
 from workbench.remediation.executors.combined import Combined
 from workbench.remediation.executors.command import Commands, commands_of
-from workbench.remediation.executors.contract import Deadline
+from workbench.remediation.executors.contract import Deadline, ExecutorError
 from workbench.remediation.executors.kubernetes.executor import Kubernetes
 from workbench.remediation.executors.replacers import Claim, instance_of
 from workbench.remediation.model import Action, NodeState, Step, Trouble
@@ -203,6 +204,89 @@ def test_a_plug_in_of_the_site_gives_a_machine_back_once_and_is_asked_before_our
     del world.api.objects["nodes"]["node-a"]
     assert executor.look(action, soon()).status == "done"
     assert given_back(world) == []
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The plug-in of docs/remediation.md as an installed package, and a program `aws` that keeps what it was called with."""
+    page = (Path(__file__).parents[2] / "docs" / "remediation.md").read_text()
+    code = page.partition("```python\n")[2].partition("```")[0]
+    points = page.rpartition("```toml\n[project.entry-points.")[2].partition("```")[0]
+    assert points.startswith('"workbench.replacers"]')
+    site, program = tmp_path / "site", tmp_path / "bin"
+    (site / "our_cloud").mkdir(parents=True)
+    (site / "our_cloud" / "__init__.py").touch()
+    (site / "our_cloud" / "replacer.py").write_text(code)
+    info = site / "our_cloud-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: our-cloud\nVersion: 1.0\n")
+    line = points.splitlines()[1].replace('"', "")
+    (info / "entry_points.txt").write_text(f"[{replacers.GROUP}]\n{line}\n")
+    program.mkdir()
+    (tmp_path / "state").write_text("InService\tus-east-1a\n")
+    aws = program / "aws"
+    aws.write_text(
+        f"""#!/bin/sh
+printf '%s\n' "$@" -- >> {tmp_path}/log
+case $2 in
+describe*) cat {tmp_path}/state ;;
+terminate*) printf 'Terminating\tus-east-1a\n' > {tmp_path}/state ;;
+esac
+"""
+    )
+    aws.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program}:{os.environ['PATH']}")
+    monkeypatch.syspath_prepend(str(site))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "our_cloud"]:
+        del sys.modules[name]
+
+
+def test_the_plug_in_of_the_guide_gives_an_instance_back_to_its_group_by_its_program(group: Path, world: FakeWorld) -> None:
+    node = world.node("node-a", labels={"eks.amazonaws.com/nodegroup": "gpu"})
+    node["spec"]["providerID"] = "aws:///us-east-1a/i-0abc"
+    executor = world.again()
+    state = executor.node("node-a", soon())
+    assert state is not None
+    assert state.claim == "aws-group:i-0abc"
+    assert not (group / "log").exists(), "nobody is asked about each node of a fleet"
+    action = swap(world, target=state.claim)
+
+    assert executor.rehearse(action, soon()).status == "pending"
+    assert executor.begin(action, soon()).status == "pending"
+    assert world.again().begin(action, soon()).status == "pending"
+    calls = [call.splitlines() for call in (group / "log").read_text().split("--\n") if call]
+    ended = [call for call in calls if call[1].startswith("terminate")]
+    assert ended == [
+        [
+            "autoscaling",
+            "terminate-instance-in-auto-scaling-group",
+            "--instance-id",
+            "i-0abc",
+            "--no-should-decrement-desired-capacity",
+        ]
+    ]
+    assert calls[0][1:4] == ["describe-auto-scaling-instances", "--instance-ids", "i-0abc"]
+    assert world.again().look(action, soon()).detail == "instance i-0abc is being deleted, it is Terminating"
+    (group / "state").write_text("None\n")
+    del world.api.objects["nodes"]["node-a"]
+    world.node("node-a")
+    assert world.again().look(action, soon()).status == "done"
+
+
+def test_the_plug_in_of_the_guide_leaves_the_nodes_of_others_and_instances_of_no_group(group: Path, world: FakeWorld) -> None:
+    machine(world)
+    executor = world.again()
+    state = executor.node("node-a", soon())
+    assert state is not None
+    assert state.claim == "cluster-api:fleet/gpu-x7k2p"
+    world.node("node-b", labels={"eks.amazonaws.com/nodegroup": "gpu"})["spec"]["providerID"] = "aws:///us-east-1a/i-0abc"
+    (group / "state").write_text("None\n")
+    assert executor.begin(swap(world, "node-b", "aws-group:i-0abc"), soon()).status == "changed"
+    (group / "bin" / "aws").write_text("#!/bin/sh\nexit 254\n")
+    with pytest.raises(ExecutorError, match="describe-auto-scaling-instances"):
+        executor.begin(swap(world, "node-b", "aws-group:i-0abc"), soon())
+    assert "terminate" not in (group / "log").read_text()
 
 
 def test_a_plug_in_that_fails_on_a_node_is_told_and_takes_no_node_out_of_sight(

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.remediation.conformance import Acts, RespectsOthers, TakesBack, soon
+from tests.remediation.dry_conformance import DryActs, DryRespectsOthers, DryTakesBack
 from tests.remediation.fleets import trouble
 from workbench.errors import ConfigError
 from workbench.remediation.executors import roster as roster_module
@@ -138,6 +139,12 @@ class TestRoster(Acts, TakesBack, RespectsOthers):
     """What every executor promises."""
 
     VERBS = UNDONE = ALL
+
+
+class TestRosterDry(DryActs, DryTakesBack, DryRespectsOthers):
+    """The same questions to a dry run of it."""
+
+    VERBS = UNDONE = TestRoster.VERBS
 
 
 def test_a_node_says_its_boot_what_runs_and_who_has_it(world: RosterWorld) -> None:

@@ -6,10 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.remediation.conformance import Acts, RespectsOthers, TakesBack, begun, soon
+from tests.remediation.dry_conformance import DryActs, DryRespectsOthers, DryTakesBack
 from tests.remediation.slurm_rungs import Rungs
 from tests.remediation.slurm_world import FakeCluster, SlurmWorld
 from workbench.remediation.executors.contract import ExecutorError
@@ -35,6 +37,13 @@ class TestSlurm(Acts, TakesBack, RespectsOthers):
 
     VERBS = ("cordon", "drain", "uncordon", "reboot", "exclude", "restart-task")
     UNDONE = ("cordon", "drain", "exclude")
+
+
+class TestSlurmDry(DryActs, DryTakesBack, DryRespectsOthers):
+    """The same questions to a dry run of it."""
+
+    VERBS = TestSlurm.VERBS
+    UNDONE = TestSlurm.UNDONE
 
 
 class TestRungs(Rungs):
@@ -554,3 +563,27 @@ def test_a_restart_is_not_told_of_another_attempt(world: SlurmWorld, cluster: Fa
     record = world.job(job)
     assert (record["Restarts"], record["AdminComment"]) == ("1", "gpu-workbench:a1 restart 0: ECC_ halt")
     assert world.executor.look(action, soon()).status == "done"
+
+
+@pytest.mark.parametrize("verb", ["cordon", "drain", "uncordon", "reboot"])
+def test_what_somebody_writes_while_the_jobs_are_asked_for_is_seen_and_left(
+    verb: str, world: SlurmWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """slurmctld has no conditional change: the node is read once more right before it."""
+    action, work = world.action(verb), Slurm._work
+
+    def slow(self: Slurm, *given: Any, **more: Any) -> Any:
+        found = work(self, *given, **more)
+        world.admin("scontrol", "update", f"nodename={action.node}", "state=drain", "reason=bob: dimm 3")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Slurm, "_work", slow)
+        step = world.executor.begin(action, soon())
+
+    assert step.status == "changed", step
+    assert "bob: dimm 3" in step.detail
+    node = world.again().node(action.node, soon())
+    assert node is not None
+    assert node.foreign
+    assert node.reason == "bob: dimm 3"

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.remediation.conformance import Acts, TakesBack, World, soon
+from tests.remediation.dry_conformance import DryActs, DryTakesBack, made, untouched
 from tests.remediation.kept_world import KeptWorld
 from workbench.errors import ConfigError
 from workbench.model import Gpu
@@ -148,6 +149,35 @@ class TestTickets(Acts, TakesBack):
         file = world.folder / f"{action.id}.md"
         file.write_text(file.read_text() + "\nRMA 4711 is open.\n")
         world.executor.undo(action, {}, soon())
+        assert file.read_text().endswith("RMA 4711 is open.\n")
+
+
+class TestTicketsDry(DryActs, DryTakesBack):
+    """The same questions to a dry run of it: nobody is told."""
+
+    VERBS = TestTickets.VERBS
+    UNDONE = TestTickets.UNDONE
+
+    @pytest.fixture
+    def world(self, tmp_path: Path, receiver: Receiver) -> TicketWorld:
+        return TicketWorld(tmp_path / "reports", receiver)
+
+    def test_a_changed_world_is_left_alone(self, world: World, verb: str) -> None:
+        """A dry run compares what a plan expects, also for those who would tell of it all the same."""
+        action = world.action(verb)
+        world.differ(action)
+        with untouched(world, action):
+            assert self.dry(world).begin(action, soon()).status == "changed"
+
+    def test_what_somebody_changed_since_stays(self, world: World, undone: str) -> None:
+        """His words stay."""
+        action = world.action(undone)
+        before = made(world, action)
+        assert isinstance(world, TicketWorld)
+        file = world.folder / f"{action.id}.md"
+        file.write_text(file.read_text() + "\nRMA 4711 is open.\n")
+        with untouched(world, action):
+            self.dry(world).undo(action, before, soon())
         assert file.read_text().endswith("RMA 4711 is open.\n")
 
 

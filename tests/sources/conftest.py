@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sources.canned_kubernetes import Cluster, kubeconfig
+from tests.sources.slurm_commands import Tools, commands
 from workbench.sources.kubernetes.source import Kubernetes
 from workbench.testing.faults import FaultServer
 
@@ -29,3 +30,10 @@ def server(cluster: Cluster) -> Iterator[FaultServer]:
 def source(server: FaultServer, tmp_path: Path) -> Kubernetes:
     """The source that asks it."""
     return Kubernetes(kubeconfig(tmp_path, server.url))
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
+    """Put sacct, scontrol, sinfo, sacctmgr and sdiag of a release first on PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return commands(tmp_path)

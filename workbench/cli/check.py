@@ -50,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="kept",
         metavar="PATH",
         nargs="+",
-        help="do not look at this node: say what the checks make of kept kernel logs and outputs of nvidia-smi, NVML and dcgmi",
+        help="do not look at this node: say what the checks make of kept kernel logs, metrics and outputs of nvidia-smi, dcgmi, ibstat …,"
+        " node by node (json: one document a node)",
     )
     parser.add_argument("--node", help="this node's name; default its host name, in a pod that publishes $NODE_NAME")
     parser.add_argument("--root", metavar="DIR", default="/", help="where the host's / is mounted, in a container; default /")
@@ -225,12 +226,19 @@ def _kept(options: argparse.Namespace, settings: Mapping[str, Any]) -> int:
     from workbench.report.findings import FORMATS
     from workbench.report.text import clean
 
+    for path in options.kept:
+        if not Path(path).exists():
+            complain(f"{path}: no such file or folder", hint="name a folder, an archive or files with what was kept of the node")
+            return _CODES["unknown"]
     findings = check_folder(*options.kept, context=options.context, settings=settings)
     if options.checks:
         findings = [one for one in findings if one.check in options.checks]
     if not findings:
         complain("nothing of a node is among the files", hint="give kernel logs, or what nvidia-smi -q or dcgmi printed")
         return _CODES["unknown"]
+    if options.output == "prom":  # one exposition holds each metric once
+        show(FORMATS["prom"](findings, verbose=options.verbose))
+        return _CODES[fitness(findings)]
     for node in dict.fromkeys(one.node for one in findings):
         mine = [one for one in findings if one.node == node]
         if options.output == "table" and not options.verbose:  # a log alone leaves most checks without what they need: said once

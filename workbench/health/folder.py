@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from workbench.catalog import signatures, table
+from workbench.catalog.climbs import climbed
 from workbench.catalog.findings import FindingRow, finding_row, findings_table
 from workbench.health.devices import with_devices
 from workbench.health.finding import Finding, rank
+from workbench.health.kept_metrics import METRICS, metric_faults
 from workbench.health.link_log import link_troubles
 from workbench.health.registry import checks
 from workbench.health.runner import judged
@@ -47,7 +49,7 @@ _CODES = {signature: code for code, signature in INIT_SIGNATURES.items()}
 
 
 # `workbench check` is to stay small beside the job that it may share the node with: larger logs are kept by head, tail and matches
-_LIMITS = Limits(whole=4 * MIB, tail=MIB // 2, workers=1)
+_LIMITS = Limits(whole=4 * MIB, tail=MIB // 2, raw=8 * MIB, workers=1)
 _WHOLE = 5_000  # lines
 _FOLDED, _BLOCK, _STACK = 2, 8, 64  # lines that a message is folded over, that a report of errors and that a stack goes on for
 _TELLING = re.compile(r"NVRM|nvidia|GPU|Linux version|\bpci |\bpcieport ")
@@ -69,6 +71,7 @@ class _Node:
     links: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     products: dict[int, str] = field(default_factory=dict)
     shown: list[str] = field(default_factory=list)  # where the GPUs were shown
+    cut: list[str] = field(default_factory=list)  # metrics of which only the begin was read
 
 
 def check_folder(
@@ -108,6 +111,11 @@ def _take(document: Document, nodes: dict[str, _Node]) -> None:
         _take_fabric(document, nodes)
     elif document.kind == "bmc":
         _take_board(document, nodes)
+    elif document.kind in METRICS:
+        if not document.complete:
+            nodes.setdefault(document.node or "", _Node()).cut.append(document.name)
+        for event in metric_faults(document):
+            nodes.setdefault(event.node or document.node or "", _Node()).others.append(event)
     elif document.kind == "smi" and is_nvml(document.data):
         name = str(document.data.get("node") or document.node or "")
         node = nodes.setdefault(name, _Node())
@@ -177,6 +185,9 @@ def _judged(name: str, node: _Node, context: str, settings: dict[str, Any], read
     now = max(times) if times else time.time()
     world = World(name, clock=lambda: now, settings=settings)
     told: set[str] = set()
+    ports: set[str] = set()  # of which the check of the network has spoken
+    bare = [state.gpu for gpus in (readings.get("gpus"),) if gpus for state in gpus.value.states if not state.facts]
+    nothing = bool(bare) and len(bare) == len(readings["gpus"].value.states)
     able: set[str] = set()  # checks that had all they need: what they keep silent about is not worth a word
     for one in checks().values():
         if context not in one.contexts:
@@ -187,7 +198,16 @@ def _judged(name: str, node: _Node, context: str, settings: dict[str, Any], read
             # a fabric manager's log tells of switches as the kernel's does; that it is silent shows nothing
             heard = judged(one, name, context, {**mine, "kernel": more}, world)
             found = heard if any(each.status in ("critical", "warning") for each in heard) else found
+        # what a file that only names a GPU does not tell is not there, like a file that is missing
+        found = [
+            replace(each, code="unread-missing")
+            if each.status == "unknown"
+            and (_NOT_HERE in each.summary or each.gpu in bare or (nothing and {"gpus", "nvml"} & {*one.needs}))
+            else each
+            for each in found
+        ]
         told |= {each.code for each in found}
+        ports |= {each.part for each in found if one.id == "network" and each.status in ("warning", "critical")}
         if all(mine[each].usable for each in one.needs):
             able.add(one.id)
         yield from found
@@ -195,13 +215,34 @@ def _judged(name: str, node: _Node, context: str, settings: dict[str, Any], read
         links = list(_links(name, node, now))
         told |= {"aer-corrected", "pcie-width-limited"} | {each.code for each in links}
         yield from links
-    yield from _rest(name, node, told, able)
+    for file in node.cut:
+        yield Finding(
+            "kept-output",
+            "unknown",
+            f"{file}: only the first {_LIMITS.raw // MIB} MiB of these metrics were judged",
+            "unread",
+            name,
+            hint="give the hour around the failure, a file a node",
+        )
+    yield from (one for one in _rest(name, node, told, able) if one.part not in ports or not one.part)
 
 
-def _action(event: Event, row: FindingRow | None, usual: str) -> str:
+def _action(event: Event, row: FindingRow | None, usual: str, others: Iterable[Event]) -> str:
     """An error that DCGM names may ask for more than the test that met it; the catalog's table of DCGM's errors says what."""
-    named = str(event.data.get("remediation") or "") if event.signature.startswith("dcgmi-") else ""
-    return named or (row.action if row else usual)
+    named = str(event.data.get("remediation") or "") if event.signature.startswith(("dcgmi-", "metric-xid")) else ""
+    action = named or (row.action if row else usual)
+    climb = climbed(action, event, others)
+    return climb.to if climb else action
+
+
+def _summary(event: Event, meaning: str) -> str:
+    """What it means, with the numbers where it is of a metric."""
+    before, after = event.data.get("before"), event.data.get("after")
+    if event.source != "metrics" or not isinstance(before, float) or not isinstance(after, float):
+        return meaning
+    field = str(event.data.get("field") or "").removeprefix("DCGM_FI_DEV_")
+    heat = event.data.get("temperature")
+    return f"{meaning} ({field} {before:g} → {after:g}{f', {heat:.0f} °C' if isinstance(heat, float) and heat == heat else ''})"
 
 
 def _links(name: str, node: _Node, now: float) -> Iterator[Finding]:
@@ -248,7 +289,7 @@ def _rest(name: str, node: _Node, told: set[str], able: set[str]) -> Iterator[Fi
         of_kernel = event.source == "kernel"
         if of_kernel and (not cls.startswith(("hardware/", "driver/")) or re.match(r"s?xid-", event.signature)):
             continue
-        if of_kernel and row and row.check in able:
+        if of_kernel and (row.check in able if row else kind.remediation == "none"):
             continue
         if (event.signature, event.gpu) in seen:
             continue
@@ -257,12 +298,15 @@ def _rest(name: str, node: _Node, told: set[str], able: set[str]) -> Iterator[Fi
             row.check if row and row.check else "kept-output",
             # whether a link came back, or what else cleared it, is not asked of a log that no check reads
             row.status if row else "critical" if weight >= _SURE and not of_kernel else "warning",
-            row.meaning if row else kind.meaning,
+            _summary(event, row.meaning if row else kind.meaning),
             event.signature,
             name,
             event.gpu,
+            f"{event.data['device']}/{event.data.get('port', 1)}"
+            if event.signature.startswith("ib-") and event.data.get("device")
+            else "",
             cls=row.cls if row and row.cls else cls if cls in CLASSES else "",
-            action=_action(event, row, kind.remediation or actions.get(cls, "drain")),
+            action=_action(event, row, kind.remediation or actions.get(cls, "drain"), node.kernel),
             evidence=(event.text,) if event.text else (),
             path=event.file,
             since=event.time,

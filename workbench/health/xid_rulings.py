@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workbench.catalog import signatures
+from workbench.catalog.climbs import climbed
 from workbench.catalog.skus import sku_of
 from workbench.catalog.xid_facts import facts_of, neighbours
 from workbench.catalog.xid_rules import XidContext, XidRule, rule_for
@@ -102,6 +103,9 @@ def rulings(
             )
             ruled.append((_RANK[(rule := rule_for(context)).status], rule, context))
         _, rule, context = max(ruled, key=lambda one: one[0])
+        after = (*log.events, *(gpus.events if gpus else ()))
+        if rule.status != "ok" and (climb := climbed(rule.action, events[-1], after)):
+            rule = replace(rule, action=climb.to, why=f"{rule.why}; {climb.why}")
         cls = rule.cls or events[0].cls or signatures()[f"xid-{cause or code}"].cls
         found.append(Ruling(code, _named(events[0].gpu, state), tuple(events), rule, context, cls, instance))
     found.sort(key=lambda one: (-_RANK[one.rule.status], one.last or 0.0))

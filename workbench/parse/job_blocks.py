@@ -43,6 +43,8 @@ _RAY_MEMORY = re.compile(r"^Memory on the node \(IP: ([\w.:-]+)(?:.{0,400}?\bpid
 _RECORD_RANK = re.compile(r"^rank=(\d+)$")
 # Exec host:  gpu-2-17/11 (mail of TORQUE and PBS)   |   exec_host = gpu-2-17/0*8 (qstat -f; a longer list is folded, and so left alone)
 _EXEC_HOST = re.compile(r"^(?:Exec host|exec_host) ?[:=] +([A-Za-z][\w.-]*)/\d[\d*]*$")
+# The node 'gpu-a.example_28389_0' attempts to join the next round of the rendezvous …   (torchelastic: its own name, pid and number)
+_RENDEZVOUS_NODE = re.compile(r"\bThe node '([A-Za-z][\w.-]*)_\d+_\d+' (?:attempts|has|is|closed)")
 _NEAR = 8  # lines between a record's first line and its fields
 
 
@@ -103,7 +105,9 @@ class Blocks:
             self._map = (no, found[1])
         elif first == "P" and self._map is not None and (found := _MAP_RANK.match(text)):
             self.mapped.append((int(found[1]), self._map[1]))
-        elif first in "Ee" and (found := _EXEC_HOST.match(text)):
+        elif (first in "Ee" and (found := _EXEC_HOST.match(text))) or (
+            "The node '" in text and (found := _RENDEZVOUS_NODE.search(text))
+        ):
             self.hosts.append(found[1])
         if first in "RPEM=r" and (self._recent or self._raised):
             self._fields(no, text)

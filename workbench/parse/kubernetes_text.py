@@ -154,7 +154,7 @@ class _Block:
         if self.section == "Conditions":
             return self._condition(line)
         if self.section in ("Containers", "Init Containers") and key:
-            taken = self._in_container(key)
+            taken = self._in_container(line, key)
             if self.open:
                 self.quoted.append(Line(line.no, key[3] or "", line.hits, line.offset))
             return taken
@@ -236,13 +236,12 @@ class _Block:
         self.lines[f"Condition/{parts[0]}"] = line
         return True
 
-    def _in_container(self, key: re.Match[str]) -> bool:
+    def _in_container(self, line: Line, key: re.Match[str]) -> bool:
         depth, name, value = len(key[1]), key[2].strip(), key[3] or ""
         if depth <= 2 and not value:
             self.container = {"name": name, "env": [], "limits": {}, "status": {"name": name}, "sub": ""}
-            self.spec.setdefault("containers", []).append(
-                {"name": name, "env": self.container["env"], "resources": {"limits": self.container["limits"]}}
-            )
+            resources = {"limits": self.container["limits"]}
+            self.spec.setdefault("containers", []).append({"name": name, "env": self.container["env"], "resources": resources})
             self.status.setdefault("containerStatuses", []).append(self.container["status"])
         elif not self.container:
             return True
@@ -258,6 +257,8 @@ class _Block:
         elif self.state is not None and name in ("Reason", "Exit Code", "Started", "Finished", "Message", "Signal"):
             field = {"Exit Code": "exitCode", "Started": "startedAt", "Finished": "finishedAt"}.get(name, name.lower())
             self.state[field] = _date(value) if name in ("Started", "Finished") else value
+            if name == "Reason":
+                self.lines[f"Reason/{self.container['name']}/{value}"] = line
             self.open = name == "Message" and self.state.get("reason") == "Error"  # else they are the runtime's words
         elif self.container["sub"] == "Limits":
             self.container["limits"][name] = value
@@ -286,7 +287,8 @@ def _flush(block: _Block, parsed: Parsed, file: str) -> None:
         if line is not None:
             event.line = line.no
             # the line itself is what a person finds again; the rendering stays where it says more
-            if event.signature.startswith("k8s-gpu-allocatable") or len(line.text) > len(event.text):
+            bare = " waits: " in event.text and event.text.endswith(": ")  # no message: the rendering says no more than the line
+            if bare or event.signature.startswith("k8s-gpu-allocatable") or len(line.text) > len(event.text):
                 event.text = line.text.strip()[:2000]
         event.node = event.node or None
     if block.quoted:
@@ -305,6 +307,7 @@ def _shown(block: _Block, event: Event) -> Line | None:
     for name in (
         f"Allocatable/{data.get('resource')}",
         f"Condition/{data.get('condition')}",
+        f"Reason/{data.get('container')}/{data.get('reason')}",
         "Message" if data.get("reason") else "",
     ):
         if name in block.lines:

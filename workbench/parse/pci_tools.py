@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.model import Gpu
 from workbench.parse.ids import pci, uuid
+from workbench.parse.rdma_ports import lid_of
 from workbench.parse.smi_doc import Document, Out, Row, number
 
 __all__ = ["Links", "read_lspci", "read_packages", "read_ports", "read_services", "read_topology"]
@@ -172,7 +173,9 @@ def _judge_ports(ports: list[_Port], out: Out) -> None:
         if re.search(r"down|^no$", state, re.I):
             disabled = re.search(r"disabled", port.get("phys state"), re.I)
             # an unused port is down for good: only one among several that are up is a suspect, and not when it was switched off
-            odd = twins > sum(1 for other in ports if not _up(other)) and not disabled
+            # … or one that has the address which a subnet manager once gave it
+            was_up = lid_of(port.get("base lid").split(" ")[0]) is not None
+            odd = (was_up or twins > sum(1 for other in ports if not _up(other))) and not disabled
             role, weight = (None, None) if odd else ("context", 0.2)
             out.event("ib-port-down", row, key=(port.device, port.port), role=role, weight=weight, peers_up=twins, **facts)
         elif re.search(r"init|armed", state, re.I):

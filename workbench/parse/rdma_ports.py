@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-__all__ = ["RdmaPort", "from_ibstat", "from_rdma_link", "from_sys", "rate_of", "word_of"]
+__all__ = ["RdmaPort", "from_ibstat", "from_rdma_link", "from_sys", "lid_of", "rate_of", "word_of"]
 
-_NO_COUNTERS = ("rate", "state", "phys_state", "link_layer", "driver", "netdev", "address", "board_id", "hca_type")
+_NO_COUNTERS = ("rate", "lid", "state", "phys_state", "link_layer", "driver", "netdev", "address", "board_id", "hca_type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class RdmaPort:
         PCI address of the device; empty when not told.
     counters : mapping
         Name → value of its error counters; one that could not be read is not there.
+    lid : int or None
+        The address that a subnet manager gave it: a port that has one was up since its driver was loaded. None when it never got one.
     """
 
     device: str
@@ -53,6 +55,7 @@ class RdmaPort:
     netdev: str = ""
     address: str = ""
     counters: Mapping[str, int] = field(default_factory=dict)
+    lid: int | None = None
 
     @property
     def name(self) -> str:
@@ -74,6 +77,15 @@ def rate_of(text: str) -> float | None:
     """Return the Gb/s of ``400 Gb/sec (4X NDR)`` or ``400``; None for what is no rate, such as 0 of a port that is down."""
     found = re.match(r"\s*(\d+(?:\.\d+)?)(?:\s*Gb/sec\b.*)?\s*$", text)
     return (float(found[1]) or None) if found else None
+
+
+def lid_of(text: str) -> int | None:
+    """Return the unicast LID of ``868`` or ``0x364``; None for 0 and 65535, which a port has that no subnet manager has seen."""
+    try:
+        lid = int(text.strip(), 0)
+    except ValueError:
+        return None
+    return lid if 0 < lid < 0xC000 else None
 
 
 def from_sys(files: Mapping[str, str]) -> tuple[RdmaPort, ...]:
@@ -115,6 +127,7 @@ def from_sys(files: Mapping[str, str]) -> tuple[RdmaPort, ...]:
                 above.get("netdev", ""),
                 above.get("address", ""),
                 counted,
+                lid_of(told.get("lid", "")),
             )
         )
     return tuple(out)
@@ -139,6 +152,8 @@ def from_ibstat(text: str) -> tuple[RdmaPort, ...]:
                 ports[-1] = replace(ports[-1], physical=word_of(value))
             elif name == "rate":
                 ports[-1] = replace(ports[-1], rate=rate_of(value))
+            elif name == "base lid":
+                ports[-1] = replace(ports[-1], lid=lid_of(value))
             elif name == "link layer":
                 ports[-1] = replace(ports[-1], layer=word_of(value))
     return tuple(port for port in ports if port.device and port.state)

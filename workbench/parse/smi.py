@@ -12,6 +12,7 @@ from workbench.model import Gpu, Line, Parsed, Placement, Problem
 from workbench.parse import dcgmi, pci_tools
 from workbench.parse.burn_in import read_burn_in
 from workbench.parse.devices import from_reading
+from workbench.parse.gpu_monitors import read_amd, read_gpustat
 from workbench.parse.ids import pci, uuid
 from workbench.parse.imex_ctl import read_imex
 from workbench.parse.smi_doc import Document, Out, Row, documents, number
@@ -22,7 +23,10 @@ from workbench.parse.text import MONTHS
 __all__ = ["parse_smi"]
 
 # "| NVIDIA-SMI 535.129.03   Driver Version: 535.129.03   CUDA Version: 12.2     |"; R590: "KMD Version", "CUDA UMD Version"
-_HEAD = re.compile(r"\|\s*NVIDIA-SMI ([\d.]+)\s+(?:(?:Driver|KMD) Version: (\S+))?(?:.*?CUDA (?:UMD )?Version: (\S+))?")
+# nvitop: "│ NVITOP 1.4.2       Driver Version: 550.90.12      CUDA Driver Version: 12.4 │"
+_HEAD = re.compile(
+    r"\|\s*(?:NVIDIA-SMI ([\d.]+)|NVITOP \S+)\s+(?:(?:Driver|KMD) Version: (\S+))?(?:.*?CUDA (?:UMD |Driver )?Version: (\S+))?"
+)
 # the bus address in the second cell: "00000000:1A:00.0 Off"; drivers before R375 print four digits
 _BUS = re.compile(r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])")
 # "|    0   N/A  N/A      1234      C   python                           1000MiB |"
@@ -93,7 +97,7 @@ def _table(doc: Document, at: int, out: Out) -> int:
         driver, cuda = head[2], head[3]
         if driver and driver[0].isdigit():
             out.parsed.facts.setdefault("driver", driver)
-            if driver.split(".")[0] != head[1].split(".")[0]:
+            if head[1] and driver.split(".")[0] != head[1].split(".")[0]:
                 out.event("smi-tool-version-differs", row, tool=head[1], driver=driver)
         if cuda and cuda[0].isdigit():
             out.parsed.facts.setdefault("cuda", cuda)
@@ -107,7 +111,7 @@ def _table(doc: Document, at: int, out: Out) -> int:
                 Placement(None, out.node, gpu=gpu, pid=int(process[2]), origin="smi-process", file=out.file, line=row.line.no)
             )
         return at + 1
-    cells = row.cells
+    cells = _cells(row)
     index = re.match(r"(\d{1,3})\s+\S", cells[0]) if len(cells) == 3 else None
     if not index or not (_BUS.search(cells[1]) or re.search(r"ERR!|GPU is lost|Unknown Error", " ".join(cells[1:]))):
         return _mig(row, cells, out, at) if len(cells) >= 4 else at
@@ -116,15 +120,21 @@ def _table(doc: Document, at: int, out: Out) -> int:
     out.rows.setdefault(int(index[1]), row)
     below = []
     at += 1
-    while at < len(doc.rows) and len(doc.rows[at].cells) == 3 and not re.match(r"\d+\s+[A-Z]", doc.rows[at].cells[0]):
+    while at < len(doc.rows) and len(cell := _cells(doc.rows[at])) == 3 and not re.match(r"\d+\s+[A-Z]", cell[0]):
         below.append(doc.rows[at])
         at += 1
     _gpu(row, cells, below, gpu, out)
     return at
 
 
+def _cells(row: Row) -> list[str]:
+    """The cells of a row; nvitop draws a bar in one more, which says nothing else."""
+    cells = row.cells
+    return cells[:3] if len(cells) == 4 and re.match(r"(?:MEM|UTL|MBW|PWR): ", cells[3]) else cells
+
+
 def _gpu(row: Row, cells: list[str], below: list[Row], gpu: Gpu, out: Out) -> None:
-    ecc = number(cells[2])
+    ecc = number(re.sub(r"^(?:Enabled|Disabled|N/A)\s+(?=\d)", "", cells[2]))  # nvitop prints the mode of MIG before it
     if ecc:
         out.event("smi-ecc-uncorrectable", row, gpu, volatile=int(ecc))
     values = [*cells, *(cell for line in below for cell in line.cells)]
@@ -133,7 +143,7 @@ def _gpu(row: Row, cells: list[str], below: list[Row], gpu: Gpu, out: Out) -> No
         judge_errors(out, errors[0], values, gpu)
     state: dict[str, str | float | None] = {"persistence": cells[0].split()[-1], "volatile_uncorrected": ecc}
     if below:
-        first = below[0].cells
+        first = _cells(below[0])
         # "N/A   33C    P0              71W / 700W" | "4MiB / 81559MiB" | "0%      Default"
         heat, power = re.search(r"(\d+)C\b", first[0]), re.search(r"(\d+)W\s*/\s*(\d+)W", first[0])
         memory, load = re.search(r"(\d+)MiB\s*/\s*(\d+)MiB", first[1]), re.match(r"(?:(\d+)\s?%|N/A|ERR!)\s*(.*)", first[2])
@@ -145,7 +155,7 @@ def _gpu(row: Row, cells: list[str], below: list[Row], gpu: Gpu, out: Out) -> No
             "memory_total_mib": number(memory[2]) if memory else None,
             "utilization": number(load[1]) if load else None,
             "compute_mode": load[2] if load else None,
-            "mig": below[1].cells[2] if len(below) > 1 else None,
+            "mig": _cells(below[1])[2] if len(below) > 1 else None,
         }
         if load and load[2].startswith("Prohib"):
             out.event("smi-compute-prohibited", below[0], gpu)
@@ -209,6 +219,8 @@ def _read(doc: Document, out: Out) -> None:
     readers: tuple[Callable[[Document, int, Out], int], ...] = (
         _context,
         read_burn_in,
+        read_gpustat,
+        read_amd,
         dcgmi.read_hostengine,
         read_imex,
         dcgmi.read_json,

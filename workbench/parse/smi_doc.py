@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench.model import Event, Gpu, Line, Parsed, Placement
 from workbench.parse.ids import pci, same_pci
+from workbench.parse.text import clean
 
 __all__ = ["Document", "Out", "Row", "documents", "number"]
 
@@ -32,6 +33,10 @@ _TAIL = re.compile(r"==> ([\w.-]+) <==$")
 _BANNER = re.compile(r"[=#*]{3,} ([A-Za-z][\w.-]*)(?: \|[^=#*]*)? [=#*]{3,}$")
 _DASHES = re.compile(r"-{5,}$")
 _NAME = re.compile(r"[A-Za-z][\w.-]*$")
+# what nvitop draws its table with, and what nvidia-smi does
+_DRAWN = str.maketrans({"│": "|", **dict.fromkeys("╒├╞╘╕┤╡╛╤┬┼╪╧┴", "+"), **dict.fromkeys("═─", "-")})
+# the node that gpustat names: "gpu-7                    Wed Jan 13 12:10:38 2021  455.32.00" |     "hostname": "gpu-7",
+_GPUSTAT = re.compile(r'([A-Za-z][\w.-]*)\s{2,}\S.*\d\d:\d\d:\d\d.*?\s{2,}\d{3}(?:\.\d+)+\s*$|\s*"hostname": "([\w.-]+)",\s*$')
 # a container's host name is its id; it says nothing of the node
 _CONTAINER = re.compile(r"[0-9a-f]{12}$")
 # "[ 1234.567890] NVRM: Xid …" | "May  4 11:02:03 node kernel: NVRM: …" | "<4>[…"
@@ -92,7 +97,12 @@ def documents(lines: Sequence[Line], node: str | None) -> tuple[list[Document], 
     """
     found: dict[tuple[str | None, str], Document] = {}
     kernel, speaker, command = False, node, ""
-    texts = [line.text.rstrip("\r\n") for line in lines]
+    texts = [clean(line.text.rstrip("\r\n")) for line in lines]
+    if any("NVITOP" in text for text in texts):
+        texts = [text.translate(_DRAWN) for text in texts]
+    if node is None:
+        asked = any('"query_time"' in text for text in texts)  # other tools' JSON has other nodes' names in it
+        speaker = next((host[1] or host[2] for text in texts if (host := _GPUSTAT.match(text)) and (host[1] or asked)), None)
     heads = [_host(text) for text in texts]
     filled = sum(1 for text in texts if text.strip())
     prefixed = sum(1 for head in heads if head) * 2 > filled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -37,7 +38,7 @@ def tasks_of(node: NodeState, trouble: Trouble) -> list[str]:
 
 def steps_of(node: NodeState, choice: Choice, policy: Policy, verbs: Collection[str], now: float) -> list[Action]:
     trouble, rung = choice.trouble, choice.rung
-    approval = "auto" if _auto(trouble, rung, node, policy) else "person"
+    approval = "auto" if _auto(trouble, rung, node, policy, now) else "person"
     base = [node.uid or node.name, node.boot, trouble.id, rung.name, choice.tries, choice.before]
     busy = node.busy()
     made: list[Action] = []
@@ -184,8 +185,9 @@ def _cost(node: NodeState, trouble: Trouble, rung: Rung, *, lost: float | None) 
     return Cost(now, each, note)
 
 
-def _auto(trouble: Trouble, rung: Rung, node: NodeState, policy: Policy) -> bool:
+def _auto(trouble: Trouble, rung: Rung, node: NodeState, policy: Policy, now: float) -> bool:
     """Whether a rule of the policy lets it be done without a person."""
+    lost = _blast(node, now, lost=True).gpu_hours
     for rule in policy.auto:
         limit = rung.height <= height(rule.up_to)
         what = (not rule.causes or trouble.cause in rule.causes) and (not rule.classes or trouble.cls in rule.classes)
@@ -193,6 +195,7 @@ def _auto(trouble: Trouble, rung: Rung, node: NodeState, policy: Policy) -> bool
         where = not rule.pools or any(fnmatchcase(node.pool, one) for one in rule.pools)
         ends_work = rung.height >= height("evacuate") and trouble.severity != "warning"
         idle = rule.busy or not ends_work or not [one for one in node.busy() if one.job != trouble.job or not trouble.job]
+        idle = idle and (not ends_work or (math.inf if lost is None else lost) <= rule.loses)
         if limit and what and code and where and idle and trouble.confidence >= rule.confidence:
             return True
     return False

@@ -325,7 +325,7 @@ class Runner:
             else:
                 step = self.executor.look(action, wait)
         except Exception as error:  # also a defect of the executor: what it has done by then is not known either
-            return self._lost(flight, error, sent=wait.passed > 1 or getattr(error, "sent", True))
+            return self._lost(flight, error, sent=wait.passed > 1 or getattr(error, "sent", True), barred=wait.barred)
         flight.errors, flight.detail = 0, step.detail
         if mode != "look":
             flight.sent = True
@@ -341,7 +341,7 @@ class Runner:
             return "the lock is not ours (any more): another controller may act"
         return ""
 
-    def _lost(self, flight: Flight, error: Exception, *, sent: bool) -> Outcome | None:
+    def _lost(self, flight: Flight, error: Exception, *, sent: bool, barred: str = "") -> Outcome | None:
         now = self.steady()
         flight.errors += 1
         flight.detail = f"{error}" if str(error) else type(error).__name__
@@ -358,6 +358,8 @@ class Runner:
             if flight.sent:
                 flight.mode = "look"
                 return None
+            if barred:  # no rung is climbed because a controller stood still, or because somebody threw the switch
+                return self._end(flight, "refused", barred, self.halted()[0] or "lock")
             return self._end(flight, "failed", f"it could not be begun: {flight.detail}")
         return None
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from workbench.errors import WorkbenchError
 from workbench.exposition import exposition
 from workbench.remediation.conditions import of_fleet
-from workbench.remediation.engine import Outcome, apply, resume
+from workbench.remediation.engine import Outcome, apply, enter, resume
 from workbench.remediation.executors.contract import Deadline, Executor, Lock
 from workbench.remediation.journal import Journal
 from workbench.remediation.ladder import Ladders
@@ -62,7 +62,8 @@ class Loop:
     seen : sequence of Seen
         Beside the conditions of the cluster's nodes.
     lock : Lock or None
-        Taken by the caller.
+        Taken by the caller; a turn that finds it lost (the API server was away, this machine stood still) takes it again as soon as nobody else
+        has it, and until then only looks.
     table : Ladders or None
     stop : callable
         Returns true when it shall end.
@@ -112,20 +113,21 @@ class Loop:
         news, self._news = self._news, False
         outcomes: list[Outcome] = []
         kill = Path(self.policy.stop_file)
-        outcomes += resume(
-            self.journal,
-            self.executor,
-            lock=self.lock,
-            kill=kill,
-            stop=self.stop,
-            clock=self.clock,
-            steady=self.steady,
-            sleep=self._rest,
-            wait=wait,
-            enough=lambda: news or self._news,  # what this turn was begun for comes before what takes long
-            tell=self.tell,
-        )
-        outcomes += self._approved(kill, wait, problems)
+        if acts := self._in_charge(problems):
+            outcomes += resume(
+                self.journal,
+                self.executor,
+                lock=self.lock,
+                kill=kill,
+                stop=self.stop,
+                clock=self.clock,
+                steady=self.steady,
+                sleep=self._rest,
+                wait=wait,
+                enough=lambda: news or self._news,  # what this turn was begun for comes before what takes long
+                tell=self.tell,
+            )
+            outcomes += self._approved(kill, wait, problems)
         plan: Plan | None = None
         try:
             self._news = False  # what is new by now is in what is read next
@@ -151,7 +153,7 @@ class Loop:
             )
         except WorkbenchError as error:
             problems.append(str(error))
-        if plan is not None and any(one.approval == "auto" for one in plan.actions):
+        if acts and plan is not None and any(one.approval == "auto" for one in plan.actions):
             outcomes += apply(
                 plan,
                 self.executor,
@@ -170,10 +172,11 @@ class Loop:
             )
         if self.queue is not None:
             try:
-                if plan is not None and self.policy.propose:
+                if acts and plan is not None and self.policy.propose:
                     propose(self.queue, plan, by=self.journal.by)
                 self._waiting = sum(one.state == "proposed" for one in self.queue.proposals())
-                note_down(self.queue, self.journal)
+                if acts:
+                    note_down(self.queue, self.journal)
             except QueueError as error:
                 problems.append(str(error))
                 self._waiting = None
@@ -181,6 +184,18 @@ class Loop:
         self._ended.update((one.action.verb, one.status) for one in outcomes)
         self.rounds += 1
         return self._last
+
+    def _in_charge(self, problems: list[str]) -> bool:
+        """Whether this controller may act: the lock is ours, or it is now, since nobody had it any more."""
+        if self.lock is None:
+            return True
+        try:
+            if self.lock.held() or enter(self.lock, self.sleep):
+                return True
+            problems.append("another controller acts on this cluster, or may")
+        except WorkbenchError as error:
+            problems.append(f"whether this controller may act cannot be told: {error}")
+        return False
 
     def _approved(self, kill: Path, wait: float, problems: list[str]) -> list[Outcome]:
         """Do what a person has said yes to, before anything is planned anew."""

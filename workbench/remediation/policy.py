@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import fnmatch
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -95,6 +96,8 @@ class Auto:
         From which confidence.
     busy : bool
         Also when work would be lost.
+    loses : float
+        How many GPU-hours of progress it may cost then, by the gangs that start again from their last checkpoint; what nobody knows is more.
     """
 
     up_to: str
@@ -104,6 +107,7 @@ class Auto:
     pools: tuple[str, ...] = ()
     confidence: float = 0.9
     busy: bool = False
+    loses: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

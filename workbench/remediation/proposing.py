@@ -181,12 +181,11 @@ def execute(
     why = "; ".join(
         dict.fromkeys(f"{each.guard or each.status}: {each.detail}" for each in outcomes if each.status not in ("done", "undone"))
     )
-    if (
-        not done
-        and outcomes
-        and all(each.status == "refused" and each.guard in _LATER for each in outcomes if each.guard != "chain")
-    ):
-        queue.end(one.id, "approved", by=by, reason=why)
+    ends = [each for each in outcomes if each.guard != "chain" and each.status not in ("done", "undone")]
+    if ends and all(each.status == "refused" and each.guard in _LATER for each in ends):
+        # nothing speaks against it but this moment: begun, it is whoever comes next who brings it to its end
+        if not done:
+            queue.end(one.id, "approved", by=by, reason=why)
     else:
         reason = why if done or why else "there was nothing of it to do"
         queue.end(one.id, "applied" if done else "refused", by=by, reason=reason, ended=ended)

@@ -1,10 +1,9 @@
 """
 Turn plans that need a yes into a queue on disk that several processes share: proposed, decided by a person, done by one controller, or over.
 
-A plan is a file that is never changed; what happened to it is a file of lines, one an event, each on the disk when the call that wrote it
-returns.
-A yes is bound to the digest of the plan it was given to: what is executed is that plan and nothing else, and a file that was changed since is
-refused. Who may say yes is for the caller to know (`workbench.serving`, or who may write the folder).
+A plan is a file that never changes; what happened to it is a file of lines, each on the disk when the call that wrote it returns. A yes is bound
+to the digest of its plan: what is executed is that plan and nothing else, and a file that was changed since is refused. Who may say yes is for
+the caller to know (`workbench.serving`, or who may write the folder).
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +45,10 @@ class QueueError(WorkbenchError):
     """It cannot be done to this plan: it is another one by now, decided already, or not there."""
 
     exit_code = 3
+
+
+class _NeverAskedError(QueueError):
+    """A plan without its first event: its proposal never came to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +156,9 @@ class Queue:
 
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
         self.root, self._clock = root, clock
+        self._known: dict[
+            str, tuple[tuple[Any, ...], Proposal]
+        ] = {}  # plans with what told their files apart when they were read
         self.problems: list[str] = []
 
     # reading
@@ -178,7 +184,9 @@ class Queue:
         found: list[Proposal] = []
         for name in names:
             try:
-                found.append(self.get(name.removesuffix(".plan.json")))
+                found.append(self._proposal(name.removesuffix(".plan.json")))
+            except _NeverAskedError:
+                pass  # it is being proposed at this moment, or whoever did so died: nobody can have said anything of it
             except QueueError as error:
                 self.problems.append(str(error))
         waiting = sorted((one for one in found if one.state in WAITING), key=lambda one: (one.since, one.id))
@@ -187,19 +195,35 @@ class Queue:
 
     def get(self, id: str) -> Proposal:
         """
-        Return one plan.
+        Return one plan, as its files are at this moment.
 
         Raises
         ------
         QueueError
             There is none, or its files cannot be read.
         """
+        self._known.pop(id, None)
+        return self._proposal(id)
+
+    def _proposal(self, id: str) -> Proposal:
+        """Return one plan; its files are read again when they are other ones than at the last look."""
+        mark = tuple(_mark(self._file(id, suffix)) for suffix in (".plan.json", ".events.jsonl"))
+        was, found = self._known.get(id, ((None, None), None))
+        if found is None or was[0] != mark[0] or found.problem:
+            found = self._read(id)
+        elif was[1] != mark[1]:  # the plan is the one that was read, and more has happened to it
+            events = self._events(id)
+            same = events and events[0] == found.events[0]
+            found = replace(found, state=events[-1].state, events=tuple(events)) if same else self._read(id)
+        self._known[id] = mark, found
+        waits = found.state in ("proposed", "approved") and not found.problem
+        return replace(found, state="expired") if waits and found.plan.expires <= self._clock() else found
+
+    def _read(self, id: str) -> Proposal:
         document, events = self._document(id), self._events(id)
         if not events:
-            raise QueueError(f"the plan {id} in the queue has no event: nobody knows who proposed it")
-        kind = str(document.get("kind"))
-        proposed = events[0]
-        problem = ""
+            raise _NeverAskedError(f"the plan {id} in the queue has no event: nobody knows who proposed it")
+        kind, proposed, problem = str(document.get("kind")), events[0], ""
         try:
             plan = Plan.from_dict(document["plan"])
             now = digest_of(kind, plan)
@@ -209,11 +233,8 @@ class Queue:
             problem = "its file is another plan than the one that was proposed"
         elif not problem and plan.id != id:
             problem = f"its file has the plan {plan.id}"
-        state = events[-1].state
-        if state in ("proposed", "approved") and not problem and plan.expires <= self._clock():
-            state = "expired"
         since = float(proposed.data.get("since") or proposed.time)
-        return Proposal(id, kind, plan, proposed.digest, state, tuple(events), since, problem)
+        return Proposal(id, kind, plan, proposed.digest, events[-1].state, tuple(events), since, problem)
 
     def approved(self) -> list[Proposal]:
         """Return the plans that a person has said yes to and that wait to be done, in the order of the yes."""
@@ -264,25 +285,19 @@ class Queue:
                     return None
             document = {"schema": SCHEMA, "kind": kind, "plan": plan.to_dict()}
             file = self._file(plan.id, ".plan.json")
-            if file.exists():
-                return self.get(plan.id)
+            with suppress(_NeverAskedError):
+                if file.exists():
+                    return self._proposal(plan.id)
             seal = digest_of(kind, plan)
             try:
                 write_whole(file, document)
             except OSError as error:
                 raise QueueError(f"the queue {self.root} cannot be written: {error.strerror or error}") from None
             self._append(plan.id, Event(now, "proposed", by, reason[:_REASON], seal, {"since": since, "source": source}))
-        return self.get(plan.id)
+        return self._proposal(plan.id)
 
     def approve(self, id: str, seal: str, *, by: str, reason: str = "") -> Proposal:
-        """
-        Say yes to exactly the plan with this digest.
-
-        Raises
-        ------
-        QueueError
-            It is another plan, has expired, or was decided already.
-        """
+        """Say yes to exactly the plan with this digest; raises `QueueError` when it is another one, has expired, or was decided already."""
         return self._decide(id, seal, "approved", by, reason)
 
     def reject(self, id: str, seal: str, *, by: str, reason: str) -> Proposal:
@@ -294,11 +309,10 @@ class Queue:
     def withdraw(self, id: str, *, by: str, reason: str) -> Proposal:
         """Take a proposal back that nobody has decided."""
         with self._lock():
-            one = self.get(id)
-            if one.state != "proposed":
+            if (one := self._proposal(id)).state != "proposed":
                 raise QueueError(f"the plan {id} is {one.state}")
             self._append(id, Event(self._clock(), "withdrawn", by, reason[:_REASON], one.digest))
-        return self.get(id)
+        return self._proposal(id)
 
     def begin(self, id: str, *, by: str) -> Proposal:
         """
@@ -328,10 +342,10 @@ class Queue:
     def end(self, id: str, state: str, *, by: str, reason: str = "", ended: Mapping[str, int] | None = None) -> Proposal:
         """Write how the doing of a plan ended: ``applied``, ``refused``, or ``approved`` again when nothing could be begun yet."""
         with self._lock():
-            one = self.get(id)
+            one = self._proposal(id)
             self._may(one, state)
             self._append(id, Event(self._clock(), state, by, reason[:_REASON], one.digest, {"ended": dict(ended or {})}))
-        return self.get(id)
+        return self._proposal(id)
 
     def expire(self, *, by: str) -> list[Proposal]:
         """Write down of every plan that nobody did in time that it has expired."""
@@ -343,18 +357,21 @@ class Queue:
                         one.id,
                         Event(self._clock(), "expired", by, f"it was {one.last.state} and nobody did it in time", one.digest),
                     )
-                    found.append(self.get(one.id))
+                    found.append(self._proposal(one.id))
         return found
 
     def _decide(self, id: str, seal: str, state: str, by: str, reason: str) -> Proposal:
         if not by:
             raise QueueError("nobody knows who decides")
         with self._lock():
-            one = self.get(id)
-            if one.problem:
+            if (one := self.get(id)).problem:
                 raise QueueError(f"the plan {id} cannot be decided: {one.problem}")
             if seal != one.digest or digest_of(one.kind, one.plan) != one.digest:
                 raise QueueError(f"the plan {id} is not the one that was shown", hint="look at it again")
+            if one.state == "applying":  # only who does it may put it back
+                raise QueueError(
+                    f"the plan {id} is applying by {one.last.by} already", hint="the kill switch stops what has begun"
+                )
             self._may(one, state)
             self._append(id, Event(self._clock(), state, by, reason.strip()[:_REASON], one.digest))
         return self.get(id)
@@ -437,6 +454,15 @@ class Queue:
             sync_folder(self.root)
         except OSError as error:
             raise QueueError(f"{file} cannot be written: {error.strerror or error}") from None
+
+
+def _mark(file: Path) -> tuple[int, int, int] | None:
+    """Return what tells a file from an earlier one of its name; None when there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _event(line: bytes) -> Event | None:

@@ -38,7 +38,7 @@ def headline(findings: Sequence[Finding]) -> str:
     node = next((one.node for one in findings), "") or "a node without a name"
     told = ", ".join(f"{counts[word]} {word}" for word in reversed(STATUSES) if counts[word])
     first = next((one for one in findings if one.status == status and one.status != "ok"), None)
-    why = f": {' '.join(word for word in (_who(first), first.summary) if word)}" if first else ""
+    why = "".join(f": {word}" for word in (_who(first), first.summary) if word) if first else ""
     return clean(f"{node} {_WORDS.get(status, _WORDS['ok'])} ({told}){why}")
 
 
@@ -49,15 +49,16 @@ def _table(findings: Sequence[Finding], *, verbose: bool) -> str:
     alike: dict[tuple[str, ...], list[str]] = {}
     for one in shown:
         alike.setdefault(_reason(one), []).append(one.check)
-    for one in shown:
+    for at, one in enumerate(shown):
         names = [one.check] if verbose else alike.pop(_reason(one), []) if one.status == "unknown" else [one.check]
         if not names:
             continue
         who = _who(one)
         lines.append(f"  {_MARKS[one.status]:<4}  {', '.join(names)}{f' [{who}]' if who else ''}: {one.summary}")
-        if one.action != "none":
+        goes_on = not verbose and at + 1 < len(shown) and _todo(shown[at + 1]) == _todo(one)  # eight GPUs, one thing to do
+        if one.action != "none" and not goes_on:
             lines.append(f"        → {one.action}" + ("" if one.required else " (does not make the node unfit)"))
-        if one.hint:
+        if one.hint and not goes_on:
             lines.append(f"        → {one.hint}")
         if verbose:
             lines += [f"        | {text}" for text in one.evidence]
@@ -71,6 +72,11 @@ def _table(findings: Sequence[Finding], *, verbose: bool) -> str:
     if hidden:
         lines.append(f"  {hidden} more are as they should be or do not apply (-v shows them)")
     return "\n".join(clean(line) for line in lines) + "\n"
+
+
+def _todo(one: Finding) -> tuple[object, ...]:
+    """What findings have in common that call for the same: it is said below the last of them."""
+    return (one.status, one.check, one.code, one.action, one.hint, one.required)
 
 
 def _reason(one: Finding) -> tuple[str, ...]:
@@ -136,9 +142,8 @@ def npd_line(text: str, more: str = "") -> str:
 
 
 def _prom(findings: Sequence[Finding], *, verbose: bool) -> str:
-    """Prometheus' text format, for the textfile collector: one line a finding, and the node's fitness."""
+    """Prometheus' text format, for the textfile collector: one line a finding, and the fitness of each node that they are of."""
     del verbose
-    node = next((one.node for one in findings), "")
 
     def label(text: str) -> str:
         return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
@@ -160,12 +165,13 @@ def _prom(findings: Sequence[Finding], *, verbose: bool) -> str:
         inner = ",".join(f'{name}="{label(value)}"' for name, value in names.items())
         seen[inner] = max(seen.get(inner, 0), STATUSES.index(one.status))  # one series once, or the whole file is refused
     lines += [f"workbench_finding{{{inner}}} {value}" for inner, value in seen.items()]
-    fit = 1 if fitness(findings) in ("ok", "warning", "not-applicable") else 0
     lines += [
         "# HELP workbench_node_fit Whether the node may get a job: 1 yes, 0 no or not known.",
         "# TYPE workbench_node_fit gauge",
-        f'workbench_node_fit{{node="{label(node)}"}} {fit}',
     ]
+    for node in dict.fromkeys(one.node for one in findings) or [""]:
+        fit = fitness([one for one in findings if one.node == node]) in ("ok", "warning", "not-applicable")
+        lines.append(f'workbench_node_fit{{node="{label(node)}"}} {int(fit)}')
     return "\n".join(lines) + "\n"
 
 

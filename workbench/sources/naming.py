@@ -21,7 +21,7 @@ _WORDS = frozenset(
     uptime vvv x
     aer after before burn burnin check clocks counters diagnostic dmon ecc gpuburn hca iostat link links lsblk nfsstat pages pci
     perfquery pmon power rdma remap remapped retired rows smartctl snapshot state status temperature temps throttle topology
-    validation xid lclog systemctl services
+    validation xid lclog systemctl services gpustat nvitop nvtop rocm amd
         """,
     )
 )

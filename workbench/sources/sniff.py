@@ -145,6 +145,8 @@ def _json_kind(name: str, text: str) -> str:
         return "torchelastic-error"
     if re.search(r'DCGM (?:GPU )?Diagnostic|"Overall Health"|"dcgm_?version"', text, re.I) and not has("msg"):
         return "smi"
+    if has("query_time", "gpus", "memory.total"):  # gpustat --json
+        return "smi"
     if has("nodes", "connections", "status", "host"):  # nvidia-imex-ctl -N -j
         return "smi"
     if has("agents", "exit_status") or has("asked_to_end", "answered") or (has("exit_code") and len(text) < 4096):
@@ -203,7 +205,9 @@ def _text_kind(name: str, text: str) -> str:
         return "kubernetes-text"
     if any(rules.KUBE_TEXT.match(row) for row in rows[:5]) and share(re.compile(r"\[|\d{4}-|Traceback")) < 0.3:
         return "kubernetes-text"
-    if _has(text, rules.SMI_SURE) and share(rules.SMI) >= (0.5 if re.search(r"smi|dcgm|lspci|ibstat|topo|nvlink", name) else 0.7):
+    if _has(plain, rules.SMI_SURE) and share(rules.SMI) >= (
+        0.5 if re.search(r"smi|dcgm|lspci|ibstat|topo|nvlink", name) else 0.7
+    ):
         return "smi"
     if re.match(r"\s*(?:USER\s+)?PID\s+(?:PPID|%CPU|TTY|USER|STAT)", rows[0]):
         return "text"  # ps

@@ -184,6 +184,12 @@ SMI = lines(
     r"\s*GPU \d+: (?:OK|FAULTY)",
     r"Tested \d+ GPUs:|Killing processes|Freed memory for dev|Initialized device \d|Using compare|Burning for|Uninitted cublas",
     r"\s*Link \d+: (?:Replay|Recovery|CRC)",
+    r"\[\d{1,3}\] .+\| *[\d?]+ ?(?:°C|'C|℃), | [├└]─ +\d+ \(",  # gpustat, and its first line
+    r"[\w.-]+ {2,}\S.*\d\d:\d\d:\d\d.* {2,}\d{3}(?:\.\d+)+$",
+    r"[│╒├╞╘]|\[ (?:CPU|MEM): ",  # nvitop
+    r"=+ ?.*(?:ROCm|End of|Info).*=+$|GPU\[\d+\]\s*: |=+$",  # rocm-smi
+    r"(?:Device|GPU) +(?:Node|Temp)\b| +\(DID,|\d+ +(?:\d+ +0x[0-9a-f]+,|\d+\.\d+°?[cC] ) ",
+    r"GPU: \d+$|    +[A-Z][A-Z0-9_]+:(?: .*)?$|ERROR:root:.*(?:amdgpu|GPU devices)",  # amd-smi
 )
 # 2025-12-22 10:41:07.221 ERROR [1514002:1514004] [[Health]] …  (nv-hostengine.log of DCGM)
 HOSTENGINE = re.compile(
@@ -229,6 +235,13 @@ SMI_SURE = (
     "proc'd: ",
     ": FAULTY",
     ".service - ",
+    "°C, ",
+    "'C, ",
+    "℃, ",
+    "NVITOP",
+    "ROCm System Management Interface",
+    "TOTAL_UNCORRECTABLE_COUNT",
+    "amdgpu not found in modules",
 )
 # the header of `nvidia-smi --query-gpu=… --format=csv`: timestamp, index, temperature.gpu, power.draw [W]
 _CELL = (
@@ -291,6 +304,7 @@ BMC_SURE = (
 LAUNCH = re.compile(
     r"^(?:[\w.-]+[$#] |\$ |\+ |# )?(?:\w+=\S+ )*(?:\S*/)?(?:torchrun|srun|sbatch|mpirun|mpiexec|deepspeed|"
     r"accelerate launch|python[\d.]* |ray|horovodrun|pdsh|kubectl|helm|docker run|bash)(?= |$)"
+    r"(?! (?:was|is|has|noticed|detected|could|cannot|can|will|failed|encountered) )"  # what a launcher says of itself
 )
 JOB = re.compile(
     r"Traceback \(most recent call last\)|^\s+File \".*\", line \d+|NCCL (?:INFO|WARN)|ProcessGroup|"

@@ -303,7 +303,8 @@ class FleetExecutor:
         return self._keep(operation, "done")
 
     def _free(self, machine: Machine) -> None:
-        machine.marks.pop("taint:unfit", None)
+        for name in [one for one in machine.marks if one.startswith(("taint:", "label:"))]:
+            del machine.marks[name]
         machine.schedulable, machine.owner, machine.op, machine.reason = True, "", "", ""
         machine.restricted = machine.expires = None
         self._fleet.changed(machine)
@@ -326,6 +327,12 @@ class FleetExecutor:
         ours = machine is not None and machine.op == action.id
         if operation.state == "done" and not ours and action.verb in ("cordon", "drain", "taint") and operation.before:
             return Step("changed", "somebody has changed it since")
+        if (
+            operation.state == "done"
+            and action.verb == "label"
+            and (machine is None or machine.marks.get(str(operation.before["key"])) != action.id)
+        ):
+            return Step("changed", "the mark is not there any more")
         return Step(operation.state, operation.detail, dict(operation.before))
 
     def _undo(self, action: Action) -> Step:
@@ -354,6 +361,7 @@ class FleetExecutor:
             else:
                 machine.marks[name] = operation.before["value"]
         elif action.verb == "exclude":
+            self._effect(action, machine, operation, undo=True)
             self._fleet.excluded.remove((str(action.args.get("job", "")), action.node))
         else:
             return Step("failed", f"nothing takes back {action.verb}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workbench.catalog import table
+from workbench.catalog.climbs import climbed
 from workbench.catalog.xid_facts import facts_of, neighbours
 from workbench.catalog.xid_rules import XidContext, rule_for
 from workbench.model import Event, Hypothesis
@@ -51,6 +52,12 @@ def advise(context: Context, hypothesis: Hypothesis, groups: list[Group]) -> Non
         worst = max((name for name in wanted if name in _SEVERITY), key=lambda name: _SEVERITY[name], default=None)
         if worst and _SEVERITY[worst] > _SEVERITY.get(hypothesis.remediation or "", 0):
             hypothesis.remediation = worst
+        lead_events = [event for group in groups if group.score >= 0.5 * best.score for event in group.events]
+        too_little = next(
+            filter(None, (climbed(hypothesis.remediation or "", event, context.events) for event in lead_events)), None
+        )
+        if too_little is not None:
+            hypothesis.remediation = too_little.to
 
 
 def _ruled(context: Context, event: Event, cls: str) -> str:
@@ -59,7 +66,12 @@ def _ruled(context: Context, event: Event, cls: str) -> str:
     if not event.signature.startswith("xid-") or code is None:
         return ""
     gpu = str(event.gpu.pci or event.gpu.uuid or event.gpu.index) if event.gpu else ""
-    mine = [other for other in context.events if other.gpu == event.gpu and other.node == event.node]
+    mine = [
+        other
+        for other in context.events
+        if other.node == event.node
+        and (other.gpu == event.gpu or (other.gpu is not None and event.gpu is not None and other.gpu.means(event.gpu)))
+    ]
     others = sorted({other.code for other in mine if other.code is not None and other.code != event.code})
     near = neighbours(mine).get((event.node, gpu), [])
     rule = rule_for(XidContext(int(code), facts=facts_of(event, near, others)))

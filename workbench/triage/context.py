@@ -78,8 +78,8 @@ class Context:
 
     @property
     def has_log(self) -> bool:
-        """Whether any output of a job was read, be it that no line of it says anything."""
-        return any(document.kind == "job-log" and document.lines for document in self.incident.documents)
+        """Whether any output of a job or of its scheduler was read, be it that no line of it says anything."""
+        return any(document.kind in ("job-log", "slurm-text") and document.lines for document in self.incident.documents)
 
     def row(self, event: Event) -> Signature:
         return self.catalog[event.signature]

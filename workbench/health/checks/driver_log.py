@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from workbench.catalog.climbs import climbed
 from workbench.catalog.findings import finding_row
 from workbench.health.checks.xid import reach
 from workbench.health.finding import Finding
 from workbench.health.registry import check
 from workbench.health.seen import Seen
-from workbench.health.told import STARTING, codes, grouped, names, same, seconds_before, since_boot
-from workbench.model import Gpu
+from workbench.health.told import codes, grouped, names, same, since_boot
+from workbench.model import Event, Gpu
 
 __all__ = ["driver_log"]
 
-_STARTS = ("gsp-heartbeat-timeout", "gsp-timeout", "gsp-crash", "gsp-init-failed")
 # filed under the host, unless NVIDIA's driver is on the stack
 _STALLS = ("soft-lockup", "hard-lockup", "rcu-stall")
-# a processor inside the GPU that stopped, said by Xid: what fails afterwards for this GPU follows from it
-_HANGS = ("xid-61", "xid-62", "xid-119", "xid-120", "xid-175")
+# why a GPU could not be brought up: what was said of it before, and the finding that it then is; the first that fits
+_REASONS = (
+    ("rm-init-no-space", ("pci-bar-unassigned", "pci-region-invalid")),
+    ("rm-init-no-power", ("gpu-power-cable",)),
+    ("rm-init-no-firmware", ("gsp-image-missing", "gsp-image-mismatch")),
+    # a processor inside the GPU that stopped, said by Xid or by the driver itself
+    (
+        "rm-init-after-hang",
+        ("xid-61", "xid-62", "xid-119", "xid-120", "xid-175", "gsp-heartbeat-timeout", "gsp-timeout", "gsp-crash"),
+    ),
+)
 
 
 @check(
@@ -32,10 +41,7 @@ _HANGS = ("xid-61", "xid-62", "xid-119", "xid-120", "xid-175")
 def driver_log(seen: Seen) -> Iterator[Finding]:
     """Judge what the driver printed since it was loaded; a hung task counts only with the driver on its stack."""
     log, gpus = seen.value("kernel"), seen.value("gpus")
-    no_space = since_boot(log, ("pci-bar-unassigned", "pci-region-invalid"))
-    no_space = [event if event.gpu else replace(event, gpu=Gpu(pci=str(event.data.get("device")))) for event in no_space]
-    loads = [event for event in log.events if event.signature == "nvidia-loaded"]
-    hangs = since_boot(log, _HANGS, driver=True)
+    reasons = [(code, since_boot(log, signatures, driver=not code.endswith("space"))) for code, signatures in _REASONS]
     stalls = [event for event in since_boot(log, _STALLS, driver=True) if event.data.get("nvidia_stack")]
     bad = False
     for signature, _, events in grouped([*since_boot(log, codes("driver-log"), driver=True), *stalls]):
@@ -46,15 +52,13 @@ def driver_log(seen: Seen) -> Iterator[Finding]:
             finding = seen.found("driver-lockup", finding_row("driver-lockup").meaning, since=first.time)
         else:
             finding = seen.found_event(first)
-        if signature in _STARTS and any(0.0 <= -seconds_before(first, one) <= STARTING for one in loads):
-            # what never came up cannot be reset by nvidia-smi
-            finding = replace(seen.found("gsp-boot-failed", seen.found_event(first).summary), since=first.time)
-        if signature == "rm-init-failed" and any(same(event.gpu, first.gpu) for event in no_space):
-            finding = seen.found("rm-init-no-space", "the driver could not bring a GPU up that got too little address space")
-        elif signature == "rm-init-failed" and any(same(event.gpu, first.gpu) and event.order < first.order for event in hangs):
-            finding = seen.found(
-                "rm-init-after-hang", "the driver could not bring a GPU up again whose system processor had stopped answering"
-            )
+        why = _reason(first, reasons) if signature == "rm-init-failed" else ""
+        if why:
+            finding = seen.found(why, finding_row(why).meaning)
+        elif climb := climbed(finding.action, first, log.events):
+            if "nvidia-loaded" in climb.by:
+                finding = replace(seen.found("gsp-boot-failed", finding.summary), since=first.time)
+            finding = replace(finding, action=climb.to, summary=f"{finding.summary}; {climb.why}")
         count = sum(event.count for event in events)
         summary = finding.summary + (f" ({count} times)" if count > 1 else "")
         if finding.status != "ok":
@@ -66,3 +70,14 @@ def driver_log(seen: Seen) -> Iterator[Finding]:
             yield seen.ok(f"no fault of the driver: {said}")
         else:
             yield seen.unknown(said)
+
+
+def _reason(failed: Event, reasons: Sequence[tuple[str, Sequence[Event]]]) -> str:
+    """The finding that a GPU which could not be brought up is, when the log says before why (of the firmware without naming a GPU)."""
+    for code, events in reasons:
+        for event in events:
+            gpu = event.gpu or (Gpu(pci=str(event.data["device"])) if event.data.get("device") else None)
+            of_it = same(gpu, failed.gpu) if gpu is not None else code == "rm-init-no-firmware"
+            if of_it and (event.order < failed.order or code == "rm-init-no-space"):
+                return code
+    return ""

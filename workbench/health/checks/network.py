@@ -103,6 +103,8 @@ def _port(seen: Seen, port: RdmaPort, net: Network, lost: list[Event], boot: flo
         return
     if not port.active:
         was_up = port.counters.get("link_downed", 0) > 0 or any("down_seconds" not in event.data for event in lost)
+        if port.lid is not None:
+            was_up, said = True, f"{said}, LID {port.lid} from a subnet manager"
         if named:
             yield seen.found(
                 "port-down", f"{port.name} is down ({port.physical or 'no physical state'})", part=port.name, evidence=[said]

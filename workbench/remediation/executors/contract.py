@@ -54,12 +54,15 @@ class Fenced(Deadline):
     ----------
     passed : int
         How many requests were let through.
+    barred : str
+        Why the last one was not; empty when it was, or when that could not be told.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float], why_not: Callable[[Deadline], str]) -> None:
         super().__init__(seconds, clock)
         self._why_not = why_not
         self.passed = 0
+        self.barred = ""
 
     def fence(self) -> None:
         """Raise `ExecutorError` when the request that comes next must not be sent."""
@@ -68,6 +71,7 @@ class Fenced(Deadline):
             why = self._why_not(self)
         except Exception as error:  # what cannot be asked says no
             raise ExecutorError(f"nothing is sent, since whether it may be cannot be told: {error}", sent=sent) from error
+        self.barred = why
         if why:
             raise ExecutorError(f"nothing is sent: {why}", sent=sent)
         self.left()

@@ -10,7 +10,7 @@ from workbench.remediation.executors.contract import Deadline, Executor, Executo
 from workbench.remediation.executors.expects import misfit
 from workbench.remediation.model import OWNER, VERBS, Action, FleetState, NodeState, Step
 
-__all__ = ["Chooses", "DryRun", "Rehearses"]
+__all__ = ["Chooses", "DryRun", "Rehearses", "RehearsesUndo"]
 
 
 @runtime_checkable
@@ -28,6 +28,15 @@ class Rehearses(Protocol):
 
     def rehearse(self, action: Action, deadline: Deadline) -> Step:
         """Return what `begin` would return, and change nothing."""
+        ...
+
+
+@runtime_checkable
+class RehearsesUndo(Protocol):
+    """An executor that can say what its `undo` would do, and does nothing."""
+
+    def rehearse_undo(self, action: Action, before: Mapping[str, Any], deadline: Deadline) -> Step:
+        """Return what `undo` would return, and change nothing."""
         ...
 
 
@@ -76,6 +85,9 @@ class DryRun:
         if action.verb not in self.verbs:
             raise ExecutorError(f"{self.inner.name} cannot do {action.verb!r}", sent=False)
         would = f"dry run: it would {VERBS[action.verb]}"
+        would_be = self._would.get(action.node, [])
+        if same := [number for number, one in enumerate(would_be) if one.id == action.id]:
+            del would_be[same[0] :]  # asked again: judged as it stood before it
         if self._would.get(action.node):
             if why := misfit(action.expects, self.node(action.node, deadline)):
                 return Step("changed", why)
@@ -87,7 +99,7 @@ class DryRun:
             if step.status not in ("done", "pending"):
                 return step
             self._would.setdefault(action.node, []).append(action)
-            return Step("done", f"{would}; the server checked it" + (f" ({step.detail})" if step.detail else ""))
+            return Step("done", f"{would}; {step.detail or 'the server checked it'}")
         far = self.inner.look(action, deadline)
         if far.status != "absent":
             return replace(far, detail=f"dry run: {far.detail or 'it has happened already'}")
@@ -102,9 +114,11 @@ class DryRun:
 
     def undo(self, action: Action, before: Mapping[str, Any], deadline: Deadline) -> Step:
         """Say what would be taken back, and take back nothing."""
+        inner = self.inner.of(action) if isinstance(self.inner, Chooses) else self.inner
         far = self.inner.look(action, deadline)
-        if far.status == "absent":
-            return Step("done", "dry run: nothing of it is there")
-        return Step(
-            "done" if far.status in ("done", "pending", "blocked") else far.status, f"dry run: it would be undone: {action.verb}"
-        )
+        step = inner.rehearse_undo(action, before, deadline) if isinstance(inner, RehearsesUndo) else far
+        if far.status == "absent" and step.status in ("done", "pending", "blocked", "absent"):
+            return Step("absent", "dry run: nothing of it is there (any more), so nothing would be taken back")
+        if step.status in ("done", "pending", "blocked"):
+            return Step("done", f"dry run: it would be undone: {step.detail or action.verb}")
+        return replace(step, detail=f"dry run: it would stay: {step.detail}")

@@ -2,8 +2,9 @@
 Turn a Slurm cluster into the fleet that plans are made of, and cordons, drains, reboots and their way back into calls of ``scontrol``.
 
 Slurm keeps one thing about a node that is ours to write: its reason. It begins with ``gpu-workbench:ID`` and names the action, so that
-after a crash it is known what was begun. slurmctld has no conditional change: the node is read just before and just after each one, and a
-reason that somebody else wrote after us is told. What somebody writes between our look and our change, some milliseconds, is lost.
+after a crash it is known what was begun. slurmctld has no conditional change: the node is read once more right before each one, also after
+the jobs were asked for, and again right after it. A reason that somebody else wrote before is left, one that he wrote after us is told; what
+he writes while one ``scontrol`` starts, some milliseconds, is lost.
 What is done to a job and not to its node is in slurm_jobs.py.
 """
 
@@ -34,6 +35,10 @@ _FIELDS = "%A|%u|%t|%S|%D|%N|%b|%j"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # one node: no list of nodes, no option
 _HELD = frozenset({"ALLOCATED", "MIXED", "COMPLETING"})
 _ASK = 20.0  # seconds that one command may take: Slurm's own give up after 9 to 10
+
+
+class _WouldError(Exception):
+    """In a rehearsal: all has been asked, and now slurmctld would be told."""
 
 
 class Slurm:
@@ -67,6 +72,7 @@ class Slurm:
         # Slurm's commands print local times without a zone; in UTC they need none
         self._env = {"TZ": "UTC", "SLURM_TIME_FORMAT": "standard"} | dict(env or {})
         self._asks = jobs.Asks(lambda words, deadline: self._ask(words, deadline).text, self._tell, self._job)
+        self._sends = True
 
     # ---- reading
 
@@ -111,6 +117,22 @@ class Slurm:
             return Step("changed", why)
         kept = {"state": record.get("State", ""), "reason": record.get("Reason", "")}
         return getattr(self, f"_{action.verb}")(action, record, state, kept, deadline)  # type: ignore[no-any-return]
+
+    def rehearse(self, action: Action, deadline: Deadline) -> Step:
+        """Return what `begin` would: all is asked that it asks, and nothing is told to slurmctld, which has no dry run."""
+        return self._rehearsed(lambda dry: dry.begin(action, deadline))
+
+    def rehearse_undo(self, action: Action, before: Mapping[str, Any], deadline: Deadline) -> Step:
+        """Return what `undo` would, in the same way."""
+        return self._rehearsed(lambda dry: dry.undo(action, before, deadline))
+
+    def _rehearsed(self, what: Callable[[Slurm], Step]) -> Step:
+        dry = Slurm(self._prefix, adopt=self._adopt, env=self._env, clock=self._clock)
+        dry._sends = False
+        try:
+            return what(dry)
+        except _WouldError:
+            return Step("done", "slurmctld checks nothing in advance: all that can be asked was")
 
     def look(self, action: Action, deadline: Deadline) -> Step:
         """Tell how far an action is by the node's state and reason, or by its job's."""
@@ -161,6 +183,8 @@ class Slurm:
     ) -> Step:
         if state.ours:
             return Step("changed", f"we restricted it already, with {state.op}")
+        if why := self._moved(record, deadline):
+            return Step("changed", why)
         until = action.args.get("expires")
         reason = reason_of(action, action.id, expires=float(until) if isinstance(until, int | float) else None)
         self._update(action.node, ("state=drain", f"reason={reason}"), deadline)
@@ -188,6 +212,8 @@ class Slurm:
             return Step("blocked", f"it does not answer slurmctld ({record.get('State')})", again=15.0)
         if "REBOOT" in " ".join(flags):
             return Step("blocked", f"it reboots ({record.get('State')})", again=15.0)
+        if why := self._moved(record, deadline):
+            return Step("changed", why)
         # a node that died under our drain and is back stays DOWN until somebody resumes it; undrain leaves that as it is
         words = ("state=resume",) if "DOWN" in flags else ("state=undrain",)
         return replace(self._given_back(action.node, words, deadline), before=kept)
@@ -205,10 +231,22 @@ class Slurm:
             if "DOWN" in flags_of(record):  # it would take the request, and nothing would ever come of it (seen with 22.05)
                 return Step("failed", "slurmd does not answer, so Slurm cannot reboot the node: it takes a command of the site")
             return Step("blocked", f"slurmd does not answer ({record.get('State')})", again=15.0)
+        if why := self._moved(record, deadline):
+            return Step("changed", why)
         # without ASAP and nextstate a drained node comes back drained, with our reason (seen with 22.05); with ASAP it takes work at once
         reason = reason_of(action, state.op, expires=state.expires, reboot=action.id, booted=state.booted)
         self._scontrol(("reboot", f"reason={reason}", action.node), deadline)
         return Step("pending", "slurmctld reboots it", {**kept, "booted": state.booted}, again=15.0)
+
+    def _moved(self, record: Mapping[str, str], deadline: Deadline) -> str:
+        """Say what somebody changed since a node was read: its jobs were asked for meanwhile, and that takes longest."""
+        now = self._record(record["NodeName"], deadline)
+        if now is None:
+            return f"slurmctld knows no node {record['NodeName']} any more"
+        was, state = node_of(record), node_of(now)
+        if (state.owner, state.op, state.reason) == (was.owner, was.op, was.reason):
+            return ""
+        return f"{state.owner or 'somebody'} changed the node at this moment: {state.reason or now.get('State', '')}"
 
     def _given_back(self, name: str, words: Sequence[str], deadline: Deadline) -> Step:
         self._update(name, words, deadline)
@@ -286,6 +324,8 @@ class Slurm:
         self._scontrol(("update", f"nodename={name}", *words), deadline)
 
     def _scontrol(self, words: Sequence[str], deadline: Deadline) -> None:
+        if not self._sends:
+            raise _WouldError
         fence(deadline)
         ran = self._run(("scontrol", *words), deadline)
         if not ran.ok:

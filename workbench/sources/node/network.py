@@ -14,7 +14,7 @@ __all__ = ["Interface", "Network", "texts"]
 
 _RDMA, _PCI, _NET = "/sys/class/infiniband", "/sys/bus/pci/devices", "/sys/class/net"
 _SECONDS = 10.0  # a file of a network card is answered by its firmware: milliseconds each, a minute when that is dead
-_PORT_FILES = ("state", "phys_state", "link_layer", "rate")
+_PORT_FILES = ("state", "phys_state", "link_layer", "rate", "lid")
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     network.link_flaps,
     network.named_port,
     network.odd_interface,
+    network.everywhere,
     network.full_connection_table,
     gpu.repeated_faults,
     gpu.gone_after_a_trap,

@@ -180,6 +180,7 @@ def symptoms(context: Context, outcome: Outcome) -> None:
         outcome.fallback.node, outcome.fallback.gpu = best.node, best.gpu
         outcome.fallback.evidence = [best]
         outcome.fallback.remediation = context.row(best).remediation or None
+    outcome.fallback.node = outcome.fallback.node or context.sole_node  # where it ran, not who is to blame
     if not context.has_job and death is None and not any(event.signature == "k8s-exit" for event in context.events):
         _no_job(context, outcome.fallback)
 

@@ -10,7 +10,7 @@ from workbench.triage.context import Context, life_of
 from workbench.triage.groups import Group
 from workbench.triage.rules.outcome import Outcome
 
-__all__ = ["full_connection_table", "link_flaps", "named_port", "odd_interface"]
+__all__ = ["everywhere", "full_connection_table", "link_flaps", "named_port", "odd_interface"]
 
 # igb 0000:e1:00.0 eno1: igb: eno1 NIC Link is Down | e1000e …: eth0 NIC Link is Down | tg3 0000:02:00.0 eno1: Link is down
 _MANAGEMENT = re.compile(r"\b(?:igb|igc|e1000e?|tg3|r8169|cdc_ether|usbnet|rndis_host|atlantic)\b")
@@ -128,6 +128,7 @@ def odd_interface(context: Context, outcome: Outcome) -> None:
         )
 
 
+_SEVERAL = 2  # nodes
 _DROPS = 3  # bursts that are more than one busy moment (the kernel prints at most a few lines each five seconds)
 
 
@@ -158,3 +159,19 @@ def full_connection_table(context: Context, outcome: Outcome) -> None:
                 node=node,
                 note=f"{node} dropped connections while the job's could not be made",
             )
+
+
+def everywhere(context: Context, outcome: Outcome) -> None:
+    """
+    An adapter that may not reach memory is refused on its own node; when it is so on several nodes, all were set up alike.
+
+    NCCL's status 4 (local protection error) names the node that sends, whoever the peer is.
+    """
+    groups = [group for group in outcome.alive("nccl-ib-wc-4") if group.node]
+    if len({group.node for group in groups}) < _SEVERAL:
+        return
+    events = sorted((event for group in groups for event in group.events), key=lambda event: event.order)
+    for group in groups:
+        group.dismiss("several nodes say the same of themselves: their set-up, not this node")
+    note = f"{len({group.node for group in groups})} nodes say the same of themselves"
+    outcome.add(context, "nccl-ib-wc-4", "platform/config", max(group.weight for group in groups), events, note=note)

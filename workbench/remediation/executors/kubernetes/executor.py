@@ -237,6 +237,13 @@ class Kubernetes:
 
     def undo(self, action: Action, before: Mapping[str, Any], deadline: Deadline) -> Step:
         """Take back what the action changed on the node, if it still is as the action made it."""
+        return self._undo(action, before, deadline, dry=False)
+
+    def rehearse_undo(self, action: Action, before: Mapping[str, Any], deadline: Deadline) -> Step:
+        """Return what `undo` would; the API server checks the patch and writes nothing (``dryRun=All``)."""
+        return self._undo(action, before, deadline, dry=True)
+
+    def _undo(self, action: Action, before: Mapping[str, Any], deadline: Deadline, *, dry: bool) -> Step:
         self._can(action)
         if action.verb in ("evict", "restart-task", "replace"):
             return Step("failed", f"{action.verb} cannot be taken back")
@@ -248,10 +255,10 @@ class Kubernetes:
             if isinstance(patch, Step):
                 return patch
             try:
-                self.calls.patch_node(action.node, patch[0], deadline, dry=False)
+                self.calls.patch_node(action.node, patch[0], deadline, dry=dry)
             except Conflict:
                 continue
-            return self._said(action, Step("done"), deadline, dry=False, undone=True)
+            return self._said(action, Step("done"), deadline, dry=dry, undone=True)
         raise ExecutorError(f"{action.node} changes faster than it can be changed", sent=False, again=5.0)
 
     def _can(self, action: Action) -> None:
