@@ -81,3 +81,8 @@ def test_found_a_controller_that_died_while_it_proposed_left_every_later_turn_wi
 def test_found_a_yes_to_what_is_being_done_let_a_no_follow_that_stopped_nothing(tmp_path: Path) -> None:
     """The node was rebooted and given back although somebody had said no to it and had been told that this is so; see test_queue."""
     assert Turns(1000085, tmp_path).run() == []
+
+
+def test_found_an_undo_took_a_label_off_a_node_that_somebody_had_taken_over(tmp_path: Path) -> None:
+    """What is theirs is not touched, also not by what was ours on it."""
+    assert Turns(1014611, tmp_path).run() == []

@@ -456,7 +456,7 @@ def _take_back(run: Runner, action: Action, entry: Entry) -> Outcome | None:
         if state is None or (before.get("uid") and state.uid != before["uid"]):
             why = "the node is gone" if state is None else "the machine was replaced: this is another one"
             return Outcome(action, "refused", why, "world", undo=True)
-        if state.foreign and action.verb in ("cordon", "drain"):
+        if state.foreign and action.verb in ("cordon", "drain", "taint", "label"):
             return Outcome(action, "refused", f"it stays: {state.owner} has restricted the node since", "foreign", undo=True)
     run.journal.intent(action, entry.plan, before, undo=True)
     now = run.steady()

@@ -117,7 +117,7 @@ class DryRun:
         inner = self.inner.of(action) if isinstance(self.inner, Chooses) else self.inner
         far = self.inner.look(action, deadline)
         step = inner.rehearse_undo(action, before, deadline) if isinstance(inner, RehearsesUndo) else far
-        if far.status == "absent" and step.status in ("done", "pending", "blocked", "absent"):
+        if far.status == "absent" and step.status not in ("changed", "unknown"):
             return Step("absent", "dry run: nothing of it is there (any more), so nothing would be taken back")
         if step.status in ("done", "pending", "blocked"):
             return Step("done", f"dry run: it would be undone: {step.detail or action.verb}")
