@@ -181,3 +181,60 @@ def test_a_container_that_waits_is_shown_by_its_own_line(tmp_path: Path) -> None
         "Reason:       ImagePullBackOff",
         9,
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("x86/amd: Previous system reset reason [0x08000800]: an uncorrected error caused a data fabric sync flood event", "hardware/host"),
+        ("[Hardware Error]: System Fatal error.", "hardware/host"),
+        ("megaraid_sas 0000:5a:00.0: [30]waiting for 65 commands to complete for scsi0", "hardware/host"),
+    ],
+)  # fmt: skip
+def test_the_kernel_tells_of_its_host(tmp_path: Path, said: str, expected: str) -> None:
+    assert verdict(tmp_path, {"kernel/node-a.log": "[ 4727.652056] " + said}).cls == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("ERROR   NRT:nrt_init   Unable to determine Neuron Driver version. Please check aws-neuron-dkms package is installed.", "driver/missing"),
+        ("job 3132467 exceeded MEM usage hard limit (2528 > 1126)", "user/host-oom"),
+        ("Error type: SIZE_OR_SYNTAX_MISMATCH, Expected input sizes: '[[8]]' does not match found input sizes: '[[9]]'", "user/collective-mismatch"),
+        ("Error type: COLLECTIVE_STATE_MISMATCH", "unknown"),  # some have not come so far: that is a hang, not another order
+        ("| loss          | nan       |", "user/numerics"),
+        ("| train/loss    | 0.41      |", "unknown"),
+        ("Found NaN, decreased lg_loss_scale to -16199.354", "user/numerics"),
+        ("Found NaN, decreased lg_loss_scale to 15.2", "unknown"),  # it finds its scale
+        ('Connection was closed before we received a valid response from endpoint URL: "http://minio:9000/b/p"', "platform/storage"),
+        ('"reason": "NVIDIA-H100-80GB-HBM3 checked fabric state; fabric manager found but not active"', "driver/fabric-manager"),
+    ],
+)  # fmt: skip
+def test_a_line_of_a_report_has_its_class(tmp_path: Path, said: str, expected: str) -> None:
+    assert verdict(tmp_path, {"job.log": said}).cls == expected
+
+
+def test_paddles_launcher_names_the_worker_that_ended(tmp_path: Path) -> None:
+    said = "Container rank 3 status failed cmd ['/usr/bin/python3', '-u', 'train.py'] code -9 log ./log/workerlog.3"
+    found = verdict(tmp_path, {"launch.log": "LAUNCH INFO 2026-03-10 00:35:50,211 Pod failed\n" + said})
+    assert (found.cls, found.rank) == ("unknown", 3)
+
+
+@pytest.mark.parametrize("batches", ["[{}]", "[0-{}]"])
+def test_the_speedometer_of_mxnet_counts_steps(tmp_path: Path, batches: str) -> None:
+    log = "\n".join(
+        f"INFO:root:Epoch[47] Batch {batches.format(n)} Speed: 328.83 samples/sec\taccuracy=0.9167" for n in range(20, 200, 20)
+    )
+    assert verdict(tmp_path, {"job.log": log}).cls == "none"
+
+
+def test_a_state_without_a_sign_of_trouble_keeps_no_work_away(tmp_path: Path) -> None:
+    text = "    Clocks Event Reasons\n        Idle                              : Not Active\n        SW Power Cap                      : Active\n        HW Slowdown                       : Not Active"
+    found = verdict(tmp_path, {"smi/nvidia-smi-q.txt": text})
+    assert (found.cls, found.retry, found.remediation) == ("unknown", "same-nodes", "none")
+
+
+def test_a_service_of_the_node_is_no_process_of_the_job(tmp_path: Path) -> None:
+    text = 'Sep 02 22:01:59 node-a kubelet[9010]: E0902 22:01:59.251846    9010 kuberuntime_gc.go:138] Failed to stop sandbox "43": deadline exceeded\n'
+    text += "Sep 02 22:01:59 node-a kubelet[9010]: I0902 22:01:59.607732    9010 kubelet.go:1752] skipping pod synchronization - [PLEG is not healthy: pleg was last seen active 3m5.3s ago; threshold is 3m0s]"
+    assert verdict(tmp_path, {"kubelet.log": text}).cls == "platform/node-lost"

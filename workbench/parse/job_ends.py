@@ -136,6 +136,6 @@ def _report(job: JobState, rank: int, last: Words | None, now: list[Event]) -> N
             event.weight = row.weight  # its own last words say it
             return
     said = Prefix(rank=rank, local_rank=head.local_rank, node=head.node, pid=head.pid)
-    event = add(job, row, no, text or f"rank {rank} is connected, and not among those that failed", said, moment, {})
-    if event is not None:
-        event.data["exit_code"] = 0
+    made = add(job, row, no, text or f"rank {rank} is connected, and not among those that failed", said, moment, {})
+    if made is not None:
+        made.data["exit_code"] = 0

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from workbench.model import Event, Gpu
-from workbench.triage.context import Context, life_of, moment, slot
+from workbench.triage.context import JOB_SOURCES, Context, Life, life_of, moment, slot
 
 __all__ = ["Group", "ago", "build_groups", "persistent", "skeleton", "sustained"]
 
@@ -139,7 +139,7 @@ def _weigh(context: Context, group: Group) -> None:
             )
             group.lower(0.85 if near else 0.4, "without a time it cannot be put in order")
         return
-    life = life_of(context, first)
+    life = _own_life(context, group) or life_of(context, first)
     if life is None or life.fail is None or context.start is None:
         return
     if group.cls in ("platform/preemption", "user/stopped"):
@@ -160,9 +160,18 @@ def _weigh(context: Context, group: Group) -> None:
         limit = max(life.fail + life.slack, life.stop or 0.0)
         if first > limit + late:
             group.lower(0.3, f"{ago(first - limit)} after the first error")
-    ends = life_of(context, last) or life
+    ends = _own_life(context, group) or life_of(context, last) or life
     if ends.stop is not None and last + windows.survived < ends.stop and not sustained(context, group):
         group.lower(0.15, f"the job made steps for {ago(ends.stop - last)} after it")
+
+
+def _own_life(context: Context, group: Group) -> Life | None:
+    """Return the start of the job in whose output a group stands: an agent may start again within seconds, which no clock tells apart."""
+    told = {event.attempt for event in group.events}
+    if len(context.lives) < 2 or len(told) != 1 or group.source not in JOB_SOURCES:
+        return None
+    attempt = told.pop()
+    return next((life for life in context.lives if life.attempt == attempt), None)
 
 
 def _stale(context: Context, group: Group) -> bool:
