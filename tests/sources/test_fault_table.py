@@ -16,8 +16,8 @@ AT_ONCE, WHOLE, ANSWER = (
     "elasticsearch:test_a_fault_is_an_answer",
 )
 HANGS, SLURM_FAILS, NO_SERVER = (
-    "slurm:test_the_deadline_ends_the_collection",
-    "slurm:test_locating_fails_with_its_reason",
+    "slurm_faults:test_the_deadline_ends_the_collection",
+    "slurm_faults:test_locating_fails_with_its_reason",
     "- it asks no server",
 )
 TABLE: dict[str, tuple[str, str, str, str, str]] = {
@@ -37,7 +37,7 @@ TABLE: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "500": (AT_ONCE, WHOLE, ANSWER, SLURM_FAILS, "nvml:test_a_library_that_crashes"),
     "redirect to a login page": (AT_ONCE, WHOLE, ANSWER, "- no web page", NO_SERVER),
-    "body cut in the middle": (AT_ONCE, WHOLE, ANSWER, "slurm:test_half_an_answer_is_kept_and_partial", "kernel_source:test_a_damaged_archive_is_a_part_that_is_missing"),
+    "body cut in the middle": (AT_ONCE, WHOLE, ANSWER, "slurm_faults:test_half_an_answer_is_kept_and_partial", "kernel_source:test_a_damaged_archive_is_a_part_that_is_missing"),
     "answers very slowly": (
         "prometheus:test_a_very_slow_answer_ends_with_the_deadline", "kubernetes:test_a_header_that_drips_does_not_hold_us",
         ANSWER, HANGS, "node:test_a_hung_driver_costs_the_deadline_once",
@@ -48,7 +48,7 @@ TABLE: dict[str, tuple[str, str, str, str, str]] = {
         "elasticsearch:test_no_line_of_a_known_job_is_missing", "slurm:test_a_forgotten_job_is_stale_not_missing", "nvml:test_a_gpu_that_the_bus_has_and_nvml_has_not",
     ),
     "a series with a reset": ("prometheus:test_a_counter_reset_is_told", "- no series", "- no series", "- no series", "- one sample"),
-    "samples out of order or double": ("prometheus:test_samples_out_of_order_and_double_are_told", "- no series", "elasticsearch_query:test_gaps_are_marked_and_lines_come_once", "slurm:test_torn_rows_and_other_texts_are_left_out", "- one sample"),
+    "samples out of order or double": ("prometheus:test_samples_out_of_order_and_double_are_told", "- no series", "elasticsearch_query:test_gaps_are_marked_and_lines_come_once", "slurm_jobs:test_torn_rows_and_other_texts_are_left_out", "- one sample"),
     "staleness markers, old data": (
         "prometheus:test_data_that_ended_early_is_stale", "kubernetes:test_events_that_are_too_old_are_stale",
         "elasticsearch:test_lines_that_end_long_before_the_window_are_stale", "slurm:test_states_of_today_are_called_so", "kernel_source:test_a_quiet_window_keeps_the_lines_before_it",
@@ -60,7 +60,7 @@ TABLE: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "empty where data must be": (
         "prometheus:test_an_empty_answer_is_missing", "kubernetes:test_an_empty_list_where_nodes_must_be",
-        "elasticsearch:test_no_index_is_missing", "slurm:test_an_unknown_job_is_missing_never_empty", "kernel_source:test_an_empty_ring_buffer_is_missing",
+        "elasticsearch:test_no_index_is_missing", "slurm_faults:test_an_unknown_job_is_missing_never_empty", "kernel_source:test_an_empty_ring_buffer_is_missing",
     ),
 }  # fmt: skip
 
