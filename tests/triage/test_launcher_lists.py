@@ -189,3 +189,34 @@ def test_the_echo_of_an_interrupt_is_no_second_cause(tmp_path: Path) -> None:
     found = verdict(tmp_path, {"job.log": "\n".join(lines)})
     assert found.cls == "user/stopped"
     assert not any(event.role == "cause" and "KeyboardInterrupt" in event.text for event in found.evidence_records)
+
+
+def test_a_number_that_a_program_calls_a_rank_did_not_leave_early(tmp_path: Path) -> None:
+    """A logger that prints the process's id as its rank; the barrier's own words name who did not come."""
+    words = [
+        *(f"[default{rank}]:2026-12-01 05:16:34,900 [rank {30017 + rank}] step 10 loss 0.2007" for rank in (0, 1)),
+        "[default1]:2026-12-01 05:16:44,940 [rank 30018] waiting for /work/cache/tokens.bin.lock to be released",
+        "[default0]:[rank0]:[E1201 05:16:44.568080877 ProcessGroupGloo.cpp:2948] [Rank 0]: Rank 1 failed to pass monitoredBarrier in 10000 ms",
+        "[default0]:[rank0]: RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 10000 ms",
+        "[default2]:[rank2]: RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.",
+        "[default2]:[rank2]: [./gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:43190",
+    ]  # fmt: skip
+    found = verdict(tmp_path, {"job.log": log(3, {2: 1, 0: -15, 1: -15}, words, told=(0, 1))})
+    assert (found.cls, found.rank) == ("user/hang", 1)
+
+
+def test_a_rank_that_another_file_tells_of_was_started(tmp_path: Path) -> None:
+    """The first node's log alone looks as if the script expects a larger world; the second node's says what became of its ranks."""
+    waits = [
+        f"[default{rank}]:torch.distributed.DistStoreError: wait timeout after 20000ms, keys: /default_pg/0//cpu//0/2"
+        for rank in (0, 1)
+    ]
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: '/opt/app/conf/pretrain.yaml'"
+    stack = [line for rank in (1, 0) for line in (f"[default{rank}]:Traceback (most recent call last):", f'[default{rank}]:  File "train.py", line 2, in load', f"[default{rank}]:{missing}")]  # fmt: skip
+    files = {
+        "logs/node-a.log": log(2, {0: 1, 1: -15}, waits, told=(1,)).replace(STEP, "ready"),
+        "logs/node-b.log": log(2, {1: 1, 0: -15}, stack, told=(0,), base=2).replace(STEP, "ready"),
+    }
+    found = verdict(tmp_path, files)
+    assert (found.cls, found.node) == ("user/config", "node-b")
+    assert missing in found.evidence_records[0].text

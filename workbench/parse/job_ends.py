@@ -60,6 +60,9 @@ def left(job: JobState) -> None:
     missing = sorted(here - listed)
     if not 0 < len(missing) <= len(here) // 2:
         return
+    base = min((failure.rank or 0) - (failure.local_rank or 0) for failure in failures)
+    if not set(missing) <= set(range(base, base + len(here | listed))):
+        return  # an agent's ranks have no gaps: what a program calls a rank (its process, a group's member) is another number
     now = _now(job)
     if not any(event.signature.startswith(_ALONE) for event in now) or any(_tells(job, event) for event in now):
         return

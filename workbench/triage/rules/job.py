@@ -218,6 +218,10 @@ def missing_members(context: Context, outcome: Outcome) -> None:
     The store key that a rank waits for ends in the number of the member that has not come: a rank of this job hangs before it
     joins; a number beyond the launched ranks means that the script expects a larger world.
     """
+    started = set(context.rank_last) | {event.rank for event in context.events if event.signature == "elastic-failure"}
+    for group in outcome.alive("store-wait-timeout"):
+        if group.cls == "user/config" and all(event.data.get("missing_rank") in started for event in group.events):
+            group.dismiss("the rank that it waits for was started: another file tells of it")
     waits = [event for event in context.events if event.signature == "store-wait-timeout" and _MEMBER.search(event.text)]
     if not waits:
         return
