@@ -138,6 +138,7 @@ def test_budgets_ettr_and_game_days_are_on_their_tabs(visit: Callable[..., Tab])
     tab.locator(".chips a", has_text="november").click()
     tab.locator(".chips a.on", has_text="november").wait_for()
     tab.locator(".tabulator-row", has_text="wrong: cause, an innocent node").wait_for()
+    tab.wait_for_function("location.search.includes('day=november')")
     assert set(tab.query().lstrip("?").split("&")) == {"tab=gameday", "day=november"}
     tab.keep("account-gameday-wrong")
     assert "owned" not in tab.title()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
@@ -64,6 +65,7 @@ def make_server(site: Site, listen: Listen) -> Any:
     """
     import panel as pn
     from panel.util import edit_readonly
+    from tornado.ioloop import IOLoop
 
     use(site)
     prefetch.install()
@@ -124,7 +126,17 @@ def make_server(site: Site, listen: Listen) -> Any:
     )
     guard(server._tornado, hosts, prefix)
     behind.start()
+    IOLoop.current().asyncio_loop.set_exception_handler(_untold)  # type: ignore[attr-defined]
     return server
+
+
+def _untold(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Tell of what went wrong in the loop, but not of a browser that left while something was on its way to it: they all do."""
+    from tornado.iostream import StreamClosedError
+    from tornado.websocket import WebSocketClosedError
+
+    if not isinstance(context.get("exception"), StreamClosedError | WebSocketClosedError):
+        loop.default_exception_handler(context)
 
 
 def _free(address: str) -> int:
