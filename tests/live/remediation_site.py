@@ -7,6 +7,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tests.live.kubernetes_site import SERVICE, Site, run, stamp, until
 from workbench.remediation.executors.contract import Deadline
 from workbench.remediation.executors.kubernetes.executor import Kubernetes
 from workbench.remediation.executors.kubernetes.marks import EXCLUDES, PREFIX
-from workbench.remediation.model import OWNER, Action
+from workbench.remediation.model import OWNER, Action, NodeState
 from workbench.testing.faults import FaultServer, Request
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +95,26 @@ class Cluster:
         until(f"{name} ready", lambda: self._ready(name))
         self.boot(name, f"boot-of-{name}")
         return str(made.metadata.uid)
+
+    def crowd(self, count: int) -> None:
+        """Make many nodes that kwok keeps ready and no test touches, so that what is done is done in a fleet of that size."""
+        names = [f"crowd-{number:04d}" for number in range(count)]
+        size = {"cpu": "208", "memory": "1800Gi", "pods": "110", "nvidia.com/gpu": "8"}
+
+        def one(name: str) -> None:
+            labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.count": "8"}
+            body = {"metadata": {"name": name, "labels": labels, "annotations": {"kwok.x-k8s.io/node": "fake"}}}
+            self.site.core.create_node({**body, "spec": {"providerID": f"aws:///test-1a/{name}"}})
+            self.site.core.patch_node_status(name, {"status": {"capacity": size, "allocatable": size}})
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(one, names))
+        fleet = Kubernetes(self.kubeconfig)
+        until(
+            f"{count} nodes ready",
+            lambda: sum(one.ready is True for one in fleet.fleet(Deadline(30)).nodes.values()) >= count,
+            180,
+        )
 
     def boot(self, name: str, boot: str) -> None:
         """Give a node a boot id; kwok, which once writes all of a new node's status, does not get in between."""
@@ -358,3 +379,29 @@ def rebooted(site: Site, node: str, boot: str, ago: float) -> None:
 def condition(status: str) -> Mapping[str, str]:
     """Return a Ready condition."""
     return {"type": "Ready", "status": status, "reason": "Test", "message": "", "lastTransitionTime": stamp(60)}
+
+
+def soon() -> Deadline:
+    """A deadline that no call should need."""
+    return Deadline(30)
+
+
+def seen(executor: Kubernetes, name: str) -> NodeState:
+    """Return a node that is there."""
+    node = executor.node(name, soon())
+    assert node is not None
+    return node
+
+
+def act(cluster: Cluster, verb: str, node: str, target: str = "", **more: Any) -> Action:
+    """Return an action that expects the node as it is."""
+    expects = {"uid": cluster.raw(node)["metadata"]["uid"], **more.pop("expects", {})}
+    return Action(cluster.name("act"), verb, "evacuate", node, target or node, why="xid-79", expects=expects, args=more)
+
+
+def budget(cluster: Cluster, name: str, available: int, **labels: str) -> None:
+    """Make a disruption budget, and wait until the controller has computed it."""
+    spec = {"minAvailable": available, "selector": {"matchLabels": labels}}
+    cluster.site.policy.create_namespaced_pod_disruption_budget("train", {"metadata": {"name": name}, "spec": spec})
+    read = cluster.site.policy.read_namespaced_pod_disruption_budget_status
+    until("the budget", lambda: (read(name, "train").status.current_healthy or 0) > 0)
