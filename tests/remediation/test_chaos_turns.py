@@ -86,3 +86,8 @@ def test_found_a_yes_to_what_is_being_done_let_a_no_follow_that_stopped_nothing(
 def test_found_an_undo_took_a_label_off_a_node_that_somebody_had_taken_over(tmp_path: Path) -> None:
     """What is theirs is not touched, also not by what was ours on it."""
     assert Turns(1014611, tmp_path).run() == []
+
+
+def test_found_an_eviction_that_was_held_was_counted_only_for_the_work_that_was_left(tmp_path: Path) -> None:
+    """A budget held one of two pods; begun again for that one, the journal's last word no longer named the job whose pod had been ended."""
+    assert Turns(9325, tmp_path).run() == []

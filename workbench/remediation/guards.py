@@ -56,16 +56,21 @@ class Standing:
         """Return the nodes that we keep out of service, and those about to be."""
         return {name for name, one in self.fleet.nodes.items() if one.ours} | set(self.taken)
 
-    def lately(self, verbs: Iterable[str], seconds: float = HOUR) -> dict[str, Past]:
-        """Return the actions of some verbs that we began within the last seconds, by id; refused ones were never begun."""
-        wanted, found = frozenset(verbs), {}
-        for one in self.past:
+    def begun(self, verbs: Iterable[str], seconds: float = HOUR) -> list[Past]:
+        """Return each time that we began an action of some verbs within the last seconds; what was refused then was not begun."""
+        wanted, found = frozenset(verbs), dict[int, Past]()
+        last: dict[str, int] = {}
+        for number, one in enumerate(self.past):
             if one.verb in wanted and one.time > self.now - seconds:
                 if one.kind == "intent":
-                    found[one.action] = one
-                elif one.kind == "outcome" and one.status == "refused":
-                    found.pop(one.action, None)  # in their order: what was refused first may have been begun later
-        return found
+                    found[number], last[one.action] = one, number
+                elif one.kind == "outcome" and (begun := last.pop(one.action, None)) is not None and one.status == "refused":
+                    del found[begun]  # what was held, and refused when it was asked for again, did happen in part
+        return list(found.values())
+
+    def lately(self, verbs: Iterable[str], seconds: float = HOUR) -> dict[str, Past]:
+        """Return the actions of some verbs that we began within the last seconds, by id, as they were begun last."""
+        return {one.action: one for one in self.begun(verbs, seconds)}
 
     def check(self, action: Action, node: NodeState, trouble: Trouble | None) -> Refusal | None:
         """Return why an action must not be done, or None."""
@@ -214,7 +219,9 @@ def _job(standing: Standing, action: Action, node: NodeState, trouble: Trouble |
     jobs = {one.job for one in node.busy() if one.job}
     for job in sorted(jobs):
         nodes = {name for name, hit in standing.taken.items() if job in hit}
-        lately = standing.lately(("evict", "restart-task")).values()
+        lately = standing.begun(
+            ("evict", "restart-task")
+        )  # each time: an eviction that was held is begun again with the work that is left
         nodes |= {one.node for one in lately if job in _ended(one) or _runs(standing.fleet, one.node, job)}
         if len(nodes - {node.name}) + 1 > standing.policy.limits.job_count:
             why = (
