@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.remediation_site import Cluster, KubernetesWorld
 from tests.live.restored import in_pods, into_elasticsearch, on_hosts, openmetrics
 from tests.live.servers import SERVICES, free_port, run, stop, told
+from workbench.remediation.executors.kubernetes.executor import Kubernetes
 from workbench.shipped import example_path
 
 HELD = ("nvlink-switch", "preempted", "gpu-memory")  # the shipped incidents that are put into servers
@@ -108,3 +110,16 @@ def archive(
         "WORKBENCH_NODE_ENABLED": "false",
         "no_proxy": "127.0.0.1",
     }
+
+
+@pytest.fixture
+def executor(cluster: Cluster) -> Kubernetes:
+    """An executor with the shipped rights, on the cluster that a module has."""
+    return Kubernetes(cluster.kubeconfig)
+
+
+@pytest.fixture
+def world(cluster: Cluster) -> Iterator[KubernetesWorld]:
+    """The cluster behind a server that can fail."""
+    with cluster.proxy() as (server, path):
+        yield KubernetesWorld(cluster, server, Path(path))

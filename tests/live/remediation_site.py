@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tests.live.kubernetes_site import SERVICE, Site, run, stamp, until
+from tests.live.kubernetes_site import SERVICE, Site, control_plane, run, stamp, until
 from workbench.remediation.executors.contract import Deadline
 from workbench.remediation.executors.kubernetes.executor import Kubernetes
 from workbench.remediation.executors.kubernetes.marks import EXCLUDES, PREFIX
@@ -258,6 +258,13 @@ class Cluster:
             path = self.work / f"{self.name('proxy')}.kubeconfig"
             path.write_text(yaml.safe_dump(document), encoding="utf-8")
             yield server, path
+
+
+@contextmanager
+def audited(folder: Path) -> Iterator[Cluster]:
+    """Run a control plane that writes down every request; yields the cluster on it."""
+    with control_plane(folder, "--scheduler", "--kwok", "--audit"):
+        yield Cluster(folder)
 
 
 class KubernetesWorld:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.live.kubernetes_site import SERVICE, control_plane, run, stamp, until
-from tests.live.remediation_site import ACCOUNT, MANIFEST, Cluster, KubernetesWorld, act, budget, seen, soon
+from tests.live.kubernetes_site import SERVICE, run, stamp, until
+from tests.live.remediation_site import ACCOUNT, MANIFEST, Cluster, KubernetesWorld, act, audited, budget, seen, soon
 from tests.remediation.conformance import refused
 from workbench.remediation.executors.contract import ExecutorError, Fenced
 from workbench.remediation.executors.kubernetes.executor import Kubernetes
@@ -25,22 +25,8 @@ pytestmark = pytest.mark.live
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A control plane that writes down every request."""
-    folder = tmp_path_factory.mktemp("kubernetes")
-    with control_plane(folder, "--scheduler", "--kwok", "--audit"):
-        yield Cluster(folder)
-
-
-@pytest.fixture
-def executor(cluster: Cluster) -> Kubernetes:
-    """An executor with the shipped rights."""
-    return Kubernetes(cluster.kubeconfig)
-
-
-@pytest.fixture
-def world(cluster: Cluster) -> Iterator[KubernetesWorld]:
-    """The cluster behind a server that can fail."""
-    with cluster.proxy() as (server, path):
-        yield KubernetesWorld(cluster, server, Path(path))
+    with audited(tmp_path_factory.mktemp("kubernetes")) as cluster:
+        yield cluster
 
 
 def test_two_controllers_exclude_each_other(cluster: Cluster) -> None:

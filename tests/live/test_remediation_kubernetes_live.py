@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.live.kubernetes_site import control_plane
-from tests.live.remediation_site import Cluster, KubernetesWorld
+from tests.live.remediation_site import Cluster, audited
 from tests.remediation.conformance import Acts, RespectsOthers, TakesBack
 from tests.remediation.dry_conformance import DryActs, DryRespectsOthers, DryTakesBack
 
@@ -18,16 +16,8 @@ pytestmark = pytest.mark.live
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A control plane that writes down every request."""
-    folder = tmp_path_factory.mktemp("kubernetes")
-    with control_plane(folder, "--scheduler", "--kwok", "--audit"):
-        yield Cluster(folder)
-
-
-@pytest.fixture
-def world(cluster: Cluster) -> Iterator[KubernetesWorld]:
-    """The cluster behind a server that can fail."""
-    with cluster.proxy() as (server, path):
-        yield KubernetesWorld(cluster, server, Path(path))
+    with audited(tmp_path_factory.mktemp("kubernetes")) as cluster:
+        yield cluster
 
 
 class TestNodes(Acts, TakesBack, RespectsOthers):

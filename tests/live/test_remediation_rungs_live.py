@@ -6,13 +6,12 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.live.kubernetes_site import SERVICE, control_plane, run, until
-from tests.live.remediation_site import MACHINES, PLACE, Cluster, KubernetesWorld, act, budget, rebooted, seen, soon
+from tests.live.kubernetes_site import SERVICE, run, until
+from tests.live.remediation_site import MACHINES, PLACE, Cluster, KubernetesWorld, act, audited, budget, rebooted, seen, soon
 from tests.remediation.conformance import refused
 from workbench.remediation.executors.contract import ExecutorError
 from workbench.remediation.executors.dry_run import DryRun
@@ -29,24 +28,9 @@ ALL = ("cordon", "drain", "uncordon", "taint", "label", "exclude", "evict", "res
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A control plane that writes down every request, and a fleet of 1,500 nodes beside those that tests make."""
-    folder = tmp_path_factory.mktemp("kubernetes")
-    with control_plane(folder, "--scheduler", "--kwok", "--audit"):
-        cluster = Cluster(folder)
+    with audited(tmp_path_factory.mktemp("kubernetes")) as cluster:
         cluster.crowd(1500)
         yield cluster
-
-
-@pytest.fixture
-def executor(cluster: Cluster) -> Kubernetes:
-    """An executor with the shipped rights."""
-    return Kubernetes(cluster.kubeconfig)
-
-
-@pytest.fixture
-def world(cluster: Cluster) -> Iterator[KubernetesWorld]:
-    """The cluster behind a server that can fail."""
-    with cluster.proxy() as (server, path):
-        yield KubernetesWorld(cluster, server, Path(path))
 
 
 def test_an_evacuation_waits_for_its_budget_then_empties_the_node_and_is_undone(cluster: Cluster, executor: Kubernetes) -> None:

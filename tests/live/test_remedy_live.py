@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.kubernetes_site import SERVICE, control_plane, run
-from tests.live.remediation_site import Cluster
+from tests.live.kubernetes_site import SERVICE, run
+from tests.live.remediation_site import Cluster, audited
 from workbench.cli import main
 from workbench.health.conditions import FIT, NodeCondition
 from workbench.health.publish import BOOT
@@ -34,9 +34,7 @@ print("all checks of the idle context passed" if verb == "validate" else "reboot
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A control plane with twelve nodes of one pool."""
-    folder = tmp_path_factory.mktemp("kubernetes")
-    with control_plane(folder, "--scheduler", "--kwok", "--audit"):
-        made = Cluster(folder)
+    with audited(tmp_path_factory.mktemp("kubernetes")) as made:
         for number in range(12):
             made.node(f"gpu-{number:02}", **{"karpenter.sh/nodepool": "h100"})
         yield made
