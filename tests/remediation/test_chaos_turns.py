@@ -91,3 +91,9 @@ def test_found_an_undo_took_a_label_off_a_node_that_somebody_had_taken_over(tmp_
 def test_found_an_eviction_that_was_held_was_counted_only_for_the_work_that_was_left(tmp_path: Path) -> None:
     """A budget held one of two pods; begun again for that one, the journal's last word no longer named the job whose pod had been ended."""
     assert Turns(9325, tmp_path).run() == []
+
+
+@pytest.mark.parametrize("seed", [29169, 33207])
+def test_found_a_page_that_a_stop_held_back_was_told_as_the_end_of_the_plan(seed: int, tmp_path: Path) -> None:
+    """Its own steps had ended (an answer made no sense); that the page could not be sent in that moment says nothing of the plan."""
+    assert Turns(seed, tmp_path).run() == []

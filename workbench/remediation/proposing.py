@@ -178,13 +178,15 @@ def execute(
         return outcomes  # it goes on; `begin` takes it again, and what is done is not done twice
     wanted = "undone" if taken.kind == "undo" else "done"
     done = sum(journal.status_of(each.id) == wanted for each in plan.actions)
-    why = "; ".join(
-        dict.fromkeys(f"{each.guard or each.status}: {each.detail}" for each in outcomes if each.status not in ("done", "undone"))
-    )
-    ends = [each for each in outcomes if each.guard != "chain" and each.status not in ("done", "undone")]
-    if ends and all(each.status == "refused" and each.guard in _LATER for each in ends):
-        # nothing speaks against it but this moment: begun, it is whoever comes next who brings it to its end
-        if not done:
+    ours = {action.id for action in plan.actions}
+    # a page that could not be sent is no end of what was said yes to: whoever comes next calls a person
+    bad = [each for each in outcomes if each.action.id in ours and each.status not in ("done", "undone")]
+    why = "; ".join(dict.fromkeys(f"{each.guard or each.status}: {each.detail}" for each in bad))
+    ends = [each for each in bad if each.guard != "chain"]
+    later = [each for each in ends if each.status == "refused" and each.guard in _LATER]
+    if later:
+        # nothing speaks against these but this moment: begun, it is whoever comes next who brings the plan to its end
+        if not done and len(later) == len(ends):
             queue.end(one.id, "approved", by=by, reason=why)
     else:
         reason = why if done or why else "there was nothing of it to do"
