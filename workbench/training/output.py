@@ -99,19 +99,37 @@ class Record:
         """End it; what still waits goes to a file of the temporary folder, which `trouble` then names."""
         self.flush(force=True)
         if self._waiting:
-            import tempfile
-
-            try:
-                number, name = tempfile.mkstemp(prefix="workbench-run-", suffix=".log")
-                with os.fdopen(number, "wb") as stream:
-                    stream.write(self._waiting)
-                self.trouble += f"; the last {len(self._waiting)} bytes are in {name}"
-            except OSError:
-                self.lost += len(self._waiting)
+            kept, name = _elsewhere(self._waiting)
+            self.lost += len(self._waiting) - kept
+            if kept:
+                part = "" if kept == len(self._waiting) else f"{kept} of "
+                self.trouble += f"; {part}the last {len(self._waiting)} bytes are in {name}"
             self._waiting.clear()
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _elsewhere(data: bytearray) -> tuple[int, str]:
+    """Keep bytes in a file of the temporary folder; return how many it took, which may be none, and its name."""
+    import tempfile
+
+    kept, name = 0, ""
+    try:
+        number, name = tempfile.mkstemp(prefix="workbench-run-", suffix=".log")
+    except OSError:
+        return 0, ""
+    try:
+        with memoryview(data) as view:
+            while kept < len(data):
+                kept += os.write(number, view[kept:])
+    except OSError:
+        pass  # what it took is told, and so is the rest
+    finally:
+        os.close(number)
+    if not kept:
+        os.unlink(name)
+    return kept, name
 
 
 class Sink:
