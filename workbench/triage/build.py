@@ -45,8 +45,8 @@ def place_context(incident: Evidence, windows: Windows | None = None) -> Context
     find_job_pods(context)
     place_ranks(context)
     read_progress(context)
-    find_job_zone(context)
     estimate_skew(context, homes)
+    find_job_zone(context)
     return context
 
 
@@ -59,8 +59,12 @@ def correct_events(context: Context, records: Iterable[Event]) -> list[Event]:
     return events
 
 
-def normalise(context: Context, records: Iterable[Event]) -> list[Event]:
-    """Give every event the canonical node, the GPU's whole identity, the rank where it can be known, and the common clock."""
+def normalise(context: Context, records: Iterable[Event], *, timed: bool = False) -> list[Event]:
+    """
+    Give every event the canonical node, the GPU's whole identity, the rank where it can be known, and the common clock.
+
+    `timed` says that they are on that clock already: what is derived from events that went through here before.
+    """
     events = []
     home_of = homes(context)
     named = {context.node(document.node) for document in context.incident.documents if document.node} | context.job_nodes
@@ -95,19 +99,21 @@ def normalise(context: Context, records: Iterable[Event]) -> list[Event]:
                 event.rank = matches[0] if len(matches) == 1 else None
             elif event.local_rank is not None and event.source == "stacks" and not context.rank_node and not context.job_nodes:
                 event.rank = event.local_rank  # of one node as far as anything tells: local and global numbers agree
-        if context.job_offset and event.source in (*JOB_SOURCES, "stacks", "slurm") and event.time is not None:
+        events.append(event)
+        if timed or event.time is None:
+            continue
+        if context.job_offset and event.source in (*JOB_SOURCES, "stacks", "slurm"):
             event.time -= context.job_offset
             event.last = event.last - context.job_offset if event.last is not None else None
             if isinstance(event.data.get("not_after"), float):
                 event.data["not_after"] -= context.job_offset
             event.data["utc_offset"] = context.job_offset
         ahead = context.skew.get(event.node or "", 0.0)
-        if ahead and event.time is not None and event.source in (*JOB_SOURCES, "kernel", "stacks", "flight-recorder"):
+        if ahead and event.source in (*JOB_SOURCES, "kernel", "stacks", "flight-recorder"):
             event.time -= ahead
             if event.last is not None:
                 event.last -= ahead
             event.data["clock_ahead"] = ahead
-        events.append(event)
     return events
 
 
@@ -206,9 +212,8 @@ def derive(context: Context) -> None:
         fresh += analyse_flight(dumps, context.world_size)
     first = context.lives[0] if context.lives else None
     of_first = [event for event in context.events if first is None or event.time is None or event.time < first.until]
-    fresh += analyse_watchdogs(of_first, context.world_size)
-    fresh += analyse_stacks(context.events)
+    compared = analyse_watchdogs(of_first, context.world_size) + analyse_stacks(context.events)
     base = max((event.order for event in context.events), default=0)
-    for number, event in enumerate(fresh):
+    for number, event in enumerate((*fresh, *compared)):
         event.order = base + 1 + number
-    context.events = coalesce(context, [*context.events, *normalise(context, fresh)])
+    context.events = coalesce(context, [*context.events, *normalise(context, fresh), *normalise(context, compared, timed=True)])

@@ -24,6 +24,8 @@ __all__ = [
 ]
 
 _HALF_HOUR = 1800.0
+# no place on earth is less than an hour from UTC, or more than fourteen (tzdata 2025b): what is off by half an hour is a clock that is wrong
+_NEAREST, _FARTHEST = 3600.0, 14 * 3600.0
 
 
 def read_progress(context: Context) -> None:
@@ -65,14 +67,19 @@ def find_job_zone(context: Context) -> None:
     The platform's record of the job's pods is in UTC and ends when the log does; exporters' stamps are in UTC and reach past the job's
     end, by at most the time that a collection takes. Both ends of a job that agree leave no doubt, one alone may.
     """
-    stamps = [row for row in context.rank_last.values() if row.get("last_time") and row.get("first_time")]
+    stamps = [
+        (row["first_time"] - ahead, row["last_time"] - ahead)
+        for rank, row in context.rank_last.items()
+        if row.get("last_time") and row.get("first_time")
+        for ahead in [context.skew.get(context.rank_node.get(rank) or "", 0.0)]  # one wrong clock among many is no time zone
+    ]
     if not stamps or any(document.facts.get("zoned") for document in context.incident.documents if document.kind == "job-log"):
         return
-    first, last = min(row["first_time"] for row in stamps), max(row["last_time"] for row in stamps)
+    first, last = min(first for first, _ in stamps), max(last for _, last in stamps)
     offset = _by_pods(context, first, last)
     if offset is None:
         offset = _by_metrics(context, last)
-    if not offset or abs(offset) > 14 * 3600.0:
+    if not offset or not _NEAREST <= abs(offset) <= _FARTHEST:
         return
     context.job_offset = offset
     context.progress = [(time - offset, rank, step, seconds) for time, rank, step, seconds in context.progress]
@@ -297,7 +304,7 @@ def correct_local_time(context: Context, events: list[Event]) -> None:
         if not sure and begin is not None and begin - 900.0 <= ends[name] <= reference + _HALF_HOUR:
             continue  # an excerpt may end with the fault, before the job noticed: it fits as it is
         offset = round(ahead / 900.0) * 900.0 if sure else math.floor((ahead + 120.0) / _HALF_HOUR) * _HALF_HOUR
-        if not offset or abs(offset) > 14 * 3600.0 or (sure and abs(ahead - offset) >= 400.0):
+        if not offset or not _NEAREST <= abs(offset) <= _FARTHEST or (sure and abs(ahead - offset) >= 400.0):
             continue
         for event in events:
             if event.file == name and event.time is not None:
