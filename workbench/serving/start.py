@@ -60,16 +60,17 @@ def make_site(
 
     folder = Path(inbox) if inbox is not None else Path(tempfile.mkdtemp(prefix="workbench-demo-"))
     prices = None if config is None else config["report.prices"]
+    desk = _desk(config, demo, roles or Roles(), folder, gpus)
     site = Site(
         Inbox(folder, prices=prices),
         Board(Inbox(folder, prices=prices)),
         roles=roles or Roles(),
         roots=tuple(root.resolve() for root in roots),
-        poller=_poller(config if live else None, demo, period, Inbox(folder, prices=prices), gpus),
+        poller=_poller(config if live else None, desk if demo else None, period, Inbox(folder, prices=prices), gpus),
         demo=demo,
         note="demonstration" if demo else "",
         config=config,
-        desk=_desk(config, demo, roles or Roles(), folder, gpus),
+        desk=desk,
         books=_books(config, demo, folder),
     )
     if inbox is None:
@@ -118,7 +119,7 @@ def _books(config: Any, demo: bool, folder: Path) -> Any:
     ).start()
 
 
-def _poller(config: Any, demo: bool, period: float, inbox: Any, gpus: int) -> Any:
+def _poller(config: Any, stage: Any, period: float, inbox: Any, gpus: int) -> Any:
     """Return what asks the fleet, already at it; None when there is no fleet to show."""
     from workbench.site.poller import Poller
 
@@ -126,10 +127,10 @@ def _poller(config: Any, demo: bool, period: float, inbox: Any, gpus: int) -> An
         from workbench.site.live import Live
 
         return Poller(Live(config, incidents=inbox.entries, period=period), period).start()
-    if demo:
+    if stage is not None:
         from workbench.site.demo import Demo
 
-        return Poller(Demo(gpus, period=period), period, name="demo fleet").start()
+        return Poller(Demo(gpus, period=period, played=stage.played), period, name="demo fleet").start()
     return None
 
 
