@@ -69,7 +69,9 @@ class Config(Mapping[str, Any]):
         return [
             (
                 key,
-                ("(set, not shown)" if self[key] else "") if _KNOWN[key].kind == "secret" else _text(self[key], _KNOWN[key].kind),
+                ("(set, not shown)" if self[key] else "")
+                if _KNOWN[key].kind == "secret"
+                else _text(self[key], "headers" if key.endswith(".headers") else _KNOWN[key].kind),
                 self.origin(key),
             )
             for key in self
@@ -96,8 +98,10 @@ def _text(value: Any, kind: str) -> str:
             for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10), ("", 0))
             if not value % (1 << shift)
         )
+    if kind == "headers":
+        return ", ".join(f"{name}=…" for name in value)  # they may carry a secret
     if kind == "table":
-        return ", ".join(f"{name}=…" for name in value)  # headers may carry a secret
+        return ", ".join(f"{name}={item}" for name, item in value.items())
     if kind == "url":
         parts = urlsplit(str(value))
         return str(value).replace(f"{parts.netloc}", parts.netloc.rsplit("@", 1)[-1]) if "@" in parts.netloc else str(value)

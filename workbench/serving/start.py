@@ -57,16 +57,17 @@ def make_site(
         Of the fleet that `demo` plays.
     """
     from workbench.inbox.store import Inbox
+    from workbench.owners import Teams
 
     folder = Path(inbox) if inbox is not None else Path(tempfile.mkdtemp(prefix="workbench-demo-"))
-    prices = None if config is None else config["report.prices"]
+    own: dict[str, Any] = {"prices": None if config is None else config["report.prices"], "teams": Teams.of(config)}
     desk = _desk(config, demo, roles or Roles(), folder, gpus)
     site = Site(
-        Inbox(folder, prices=prices),
-        Board(Inbox(folder, prices=prices)),
+        Inbox(folder, **own),
+        Board(Inbox(folder, **own)),
         roles=roles or Roles(),
         roots=tuple(root.resolve() for root in roots),
-        poller=_poller(config if live else None, desk if demo else None, period, Inbox(folder, prices=prices), gpus),
+        poller=_poller(config if live else None, desk if demo else None, period, Inbox(folder, **own), gpus),
         demo=demo,
         note="demonstration" if demo else "",
         config=config,
