@@ -79,7 +79,7 @@ class _Played:
             one = self.queue.propose(part, by="gpu-workbench", source="loop")
             assert one is not None
             self.ago -= 430.0
-            self.queue.approve(one.id, one.digest, by="maria", reason=("seen in the rack too", "its job has moved")[number % 2])
+            self.queue.approve(one.id, one.digest, by="maria", reason=("seen in the rack too", "nothing runs there")[number % 2])
             self.ago -= 41.0
             self.queue.begin(one.id, by="gpu-workbench")
             self._do(part)
@@ -91,7 +91,9 @@ class _Played:
             one = self.queue.propose(part, by="gpu-workbench")
             assert one is not None
             self.ago -= 1260.0
-            self.queue.reject(one.id, one.digest, by="otto", reason="the job on it ends at noon; ask again then")
+            self.queue.reject(
+                one.id, one.digest, by="otto", reason="somebody of the vendor is at the rack until noon; ask again then"
+            )
 
     def _do(self, plan: Plan) -> None:
         with Journal(self.journal, by="gpu-workbench", clock=self.clock) as journal:
