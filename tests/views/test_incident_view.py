@@ -214,6 +214,20 @@ def test_a_case_that_knows_nothing_is_shown(tab):
     assert text_of(view.__panel__())
 
 
+def test_the_table_of_events_begins_with_the_evidence_in_the_order_of_the_verdict(view):
+    """However old the oldest line of a kernel log is; a row opens its own line, and nothing is left out."""
+    view.tab = "events"
+    table = next(one for one in view.__panel__().select(pn.widgets.Tabulator) if "signature" in one.value)
+    many = int(view.case.events["evidence"].notna().sum())
+    assert many
+    assert len(table.value) == len(view.case.events)
+    numbers = [int(one) for one in table.value["evidence"].iloc[:many]]
+    assert numbers == sorted(numbers)
+    assert numbers[0] == 1
+    first = view.document["evidence"][0]
+    assert (table.value["line"].iloc[0], table.value["signature"].iloc[0]) == (first["line"], first["signature"])
+
+
 def test_without_ranks_it_says_why_and_nodes_can_still_be_looked_at():
     doc = verdict(
         coverage=[{"source": "job", "status": "missing", "detail": "no logs were given", "blind_to": ["user/exception"]}]
