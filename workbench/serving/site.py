@@ -138,7 +138,8 @@ class Site:
 
     def _of_inbox(self, id: str) -> CaseFile:
         """Return an entry's case file, with the team that the site's table names."""
-        case, entry = self.inbox.case(id), self.inbox.get(id)
+        case: CaseFile = self.inbox.case(id)
+        entry = self.inbox.get(id)
         return replace(case, job={**case.job, "team": entry.team}) if entry.team else case
 
     def held(self, *, id: str = "", path: str = "") -> CaseFile | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import WorkbenchError
+from workbench.owners import Teams
 from workbench.serving.board import Board
 from workbench.serving.roles import Roles
 from workbench.serving.site import Site
@@ -22,6 +23,10 @@ def open_path(path: str) -> Any:
     from workbench.casefile import open_path as opened
 
     return opened(path)
+
+
+# whose the namespaces of the shipped incidents are, as a site's settings would say
+_TEAMS = Teams({"speech": "speech", "vision": "vision", "foundation": "foundation models"})
 
 
 def make_site(
@@ -57,10 +62,12 @@ def make_site(
         Of the fleet that `demo` plays.
     """
     from workbench.inbox.store import Inbox
-    from workbench.owners import Teams
 
     folder = Path(inbox) if inbox is not None else Path(tempfile.mkdtemp(prefix="workbench-demo-"))
-    own: dict[str, Any] = {"prices": None if config is None else config["report.prices"], "teams": Teams.of(config)}
+    own: dict[str, Any] = {
+        "prices": None if config is None else config["report.prices"],
+        "teams": Teams.of(config) or (_TEAMS if demo else None),
+    }
     desk = _desk(config, demo, roles or Roles(), folder, gpus)
     site = Site(
         Inbox(folder, **own),

@@ -118,7 +118,7 @@ def _owned(jobs: pd.DataFrame, teams: Teams) -> pd.DataFrame:
         return jobs
     told = zip(jobs["team"].astype(object), jobs["namespace"].astype(object), strict=True)
     named = [teams.team(*(one if isinstance(one, str) else None for one in pair)) for pair in told]
-    return jobs.assign(team=pd.array(named, dtype=jobs["team"].dtype))
+    return jobs.assign(team=pd.Series(named, index=jobs.index, dtype="string"))
 
 
 def fetch(config: Config, *, incidents: Callable[[], Iterable[Any]] | None = None) -> Snapshot:
