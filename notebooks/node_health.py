@@ -22,6 +22,8 @@
 kept = "gpu-memory"
 # only this node; all without it
 node = ""
+# the fleet of the last page: demo, or live for the site that workbench.toml describes
+source = "demo"
 config = ""
 
 # %%
@@ -78,15 +80,13 @@ pd.Series(VERBS, name="what it is").to_frame()
 # %% [markdown]
 # ## A node, as the dashboard shows it
 #
-# Of the demo fleet: its GPUs, conditions, history and last hour. On a site `workbench serve` has it live.
+# Its GPUs, conditions, history and last hour: of the node named above where the fleet has it, else of the worst one there is.
 
 # %%
-from workbench.site.demo import Demo
 from workbench.views.node import NodeView
 
-demo = Demo(128)
-sick = demo().nodes.fleet.worst(1)["node"].iloc[0]
-demo.watch([sick])
-page = NodeView(lab.still(demo()))
-page.node = sick
+fleet = lab.snapshot(source, config=config, gpus=128)
+shown = node if node in set(fleet.nodes["node"]) else next(iter(fleet.nodes.fleet.worst(1)["node"]), node)
+page = NodeView(lab.still(lab.snapshot(source, config=config, gpus=128, node=shown)))
+page.node = shown
 page

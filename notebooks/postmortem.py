@@ -20,6 +20,11 @@
 # %% tags=["parameters"]
 # a name of `workbench examples`, a folder or archive, or inbox:ID
 incident = "nvlink-switch"
+# instead of it: a job of the running site that workbench.toml describes
+job = ""
+# the window in which it is looked for: 6h (ago), or 2026-05-04T10:00Z
+since = ""
+until = ""
 # google, atlassian, pagerduty, or the path of your own site.md.j2
 template = "google"
 # price of a GPU-hour, for all products; the site's prices (report.prices) without it
@@ -38,7 +43,7 @@ from IPython.display import HTML
 from workbench import lab
 
 lab.start()
-case = lab.case(incident, config=config)
+case = lab.case(incident, job=job, since=since, until=until, config=config)
 prices = {"default": str(price_of_gpu_hour), "currency": currency} if price_of_gpu_hour else None
 facts = lab.facts(case, prices=prices, journal=journal, config=config)
 facts.title

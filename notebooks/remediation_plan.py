@@ -21,10 +21,17 @@
 # %% tags=["parameters"]
 # a name of `workbench examples`, a folder or archive, or inbox:ID
 incident = "gpu-memory"
+# instead of it: a job of the running site that workbench.toml describes
+job = ""
+# the window in which it is looked for: 6h (ago), or 2026-05-04T10:00Z
+since = ""
+until = ""
 # a plan that was saved; then the incident is not needed
 plan_file = ""
 # the site's policy: what may be done without a person
 policy_file = ""
+# the fleet on which it would be done: demo, or live for the site that workbench.toml describes
+source = "demo"
 config = ""
 
 # %%
@@ -44,14 +51,15 @@ lab.start(views=False)
 # %%
 from workbench.remediation.troubles import of_verdict
 
-case = lab.case(incident, config=config) if not plan_file else None
+case = lab.case(incident, job=job, since=since, until=until, config=config) if not plan_file else None
 trouble = of_verdict(case.verdict) if case else None
 pd.Series(trouble.to_dict(), name="trouble").to_frame() if trouble else "no node is to blame: the plan leaves all nodes alone"
 
 # %% [markdown]
 # ## The plan
 #
-# On an invented fleet that has the node of the shipped incidents; the time is that of the failure, since old evidence calls for nothing.
+# On the fleet that `source` names; the invented one has the nodes of the shipped incidents. The time is that of the failure, since old evidence
+# calls for nothing.
 
 # %%
 from dataclasses import replace
@@ -62,10 +70,10 @@ from workbench.remediation.policy import Policy, load_policy
 if plan_file:
     plan = Plan.from_dict(json.loads(Path(plan_file).read_text(encoding="utf-8")))
 else:
-    fleet = lab.fleet_of(lab.snapshot("demo"))
+    fleet = lab.fleet_of(lab.snapshot(source, config=config))
     now = (trouble.newest + 60.0) if trouble and trouble.newest else fleet.time
     nodes = dict(fleet.nodes)
-    if trouble and trouble.node not in nodes:  # an incident of your own: its node beside those of the demo
+    if trouble and trouble.node not in nodes:  # an incident of elsewhere: its node beside those of the fleet
         nodes[trouble.node] = replace(next(iter(nodes.values())), name=trouble.node, uid=trouble.node)
     policy = load_policy(policy_file) if policy_file else Policy()
     plan = make_plan([trouble] if trouble else [], replace(fleet, nodes=nodes, time=now), past=[], policy=policy)

@@ -22,7 +22,9 @@
 incident = "gpu-memory"
 # instead of it: a job of the running site that workbench.toml describes
 job = ""
+# the window in which it is looked for: 6h (ago), or 2026-05-04T10:00Z
 since = ""
+until = ""
 config = ""
 
 # %%
@@ -31,7 +33,7 @@ import pandas as pd
 from workbench import lab
 
 lab.start()
-case = lab.case(incident, job=job, since=since, config=config)
+case = lab.case(incident, job=job, since=since, until=until, config=config)
 verdict = case.verdict
 
 # %% [markdown]

@@ -150,3 +150,17 @@ def test_times_and_sizes_are_shown_as_people_write_them() -> None:
 def test_no_two_settings_share_a_variable() -> None:
     variables = [name for setting in SETTINGS for name in (setting.variable, *setting.exported)]
     assert len(variables) == len(set(variables))
+
+
+def test_the_tables_of_teams_are_shown_whole_and_headers_are_not(tmp_path: Path) -> None:
+    """Whose a namespace is must be looked up at night; a header may carry a secret."""
+    path = _write(
+        tmp_path, FILE + '[teams.namespaces]\nml-speech = "speech"\n"nlp-*" = "language"\n[teams.accounts]\nproj0042 = "vision"\n'
+    )
+    shown = {key: text for key, text, _ in load_config(path, environ={}).shown()}
+
+    assert shown["teams.namespaces"] == "ml-speech=speech, nlp-*=language"
+    assert shown["teams.accounts"] == "proj0042=vision"
+    assert "team-nlp" not in shown["prometheus.headers"]
+    with pytest.raises(ConfigError, match=r"teams\.namespace'; did you mean 'teams\.namespaces'"):
+        load_config(_write(tmp_path, '[teams]\nnamespace = { a = "b" }\n'), environ={})

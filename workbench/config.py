@@ -12,7 +12,9 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +22,7 @@ from urllib.parse import urlsplit
 from workbench.errors import ConfigError
 from workbench.settings import SETTINGS, Setting
 
-__all__ = ["SETTINGS", "Config", "Setting", "Value", "defaults", "load_config", "size_of", "time_span"]
+__all__ = ["SETTINGS", "Config", "Setting", "Value", "defaults", "load_config", "moment_of", "size_of", "time_span"]
 
 _KNOWN = {setting.key: setting for setting in SETTINGS}
 
@@ -67,7 +69,9 @@ class Config(Mapping[str, Any]):
         return [
             (
                 key,
-                ("(set, not shown)" if self[key] else "") if _KNOWN[key].kind == "secret" else _text(self[key], _KNOWN[key].kind),
+                ("(set, not shown)" if self[key] else "")
+                if _KNOWN[key].kind == "secret"
+                else _text(self[key], "headers" if key.endswith(".headers") else _KNOWN[key].kind),
                 self.origin(key),
             )
             for key in self
@@ -94,8 +98,10 @@ def _text(value: Any, kind: str) -> str:
             for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10), ("", 0))
             if not value % (1 << shift)
         )
+    if kind == "headers":
+        return ", ".join(f"{name}=…" for name in value)  # they may carry a secret
     if kind == "table":
-        return ", ".join(f"{name}=…" for name in value)  # headers may carry a secret
+        return ", ".join(f"{name}={item}" for name, item in value.items())
     if kind == "url":
         parts = urlsplit(str(value))
         return str(value).replace(f"{parts.netloc}", parts.netloc.rsplit("@", 1)[-1]) if "@" in parts.netloc else str(value)
@@ -124,6 +130,21 @@ def time_span(text: str) -> float:
     if not found or found[2] not in _UNITS:
         raise ValueError(f"{text!r} is no time span, such as 30s, 5m or 2h")
     return float(found[1]) * _UNITS[found[2]]
+
+
+def moment_of(text: str, now: float) -> float:
+    """
+    Return the seconds since the epoch that ``6h`` (ago) or ``2026-05-04T10:00Z`` means; ValueError when it means none.
+
+    A date without a zone is UTC, as everywhere here.
+    """
+    with suppress(ValueError):
+        return now - time_span(text)
+    try:
+        told = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time") from None
+    return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
 
 
 def size_of(text: str) -> int:

@@ -155,6 +155,14 @@ SETTINGS: tuple[Setting, ...] = (
         "table",
         'price of a GPU-hour by product, such as H100 = "2.50"; `default` for all others, `currency` names the currency',
     ),
+    Setting(
+        "teams.namespaces",
+        "table",
+        'whose the jobs of a namespace are, such as ml-speech = "speech" or "nlp-*" = "language"; decides over labels of pods',
+    ),
+    Setting(
+        "teams.accounts", "table", 'whose the jobs of an account of Slurm are, such as proj0042 = "vision"; * stands for anything'
+    ),
     Setting("inbox.folder", "path", "folder of the inbox that `workbench watch` fills", "/var/lib/workbench/inbox"),
     Setting("inbox.link", "url", "address of `workbench serve`, for links in messages; {id} in it stands for the incident"),
     Setting("inbox.keep", "time", "how long an incident stays in the inbox", 180 * 86400.0),

@@ -17,6 +17,7 @@ from workbench.inbox.files import append_line, lines_from
 from workbench.inbox.model import Entry
 from workbench.inbox.rows import COLUMNS, from_json, to_json
 from workbench.inbox.store import Inbox, InboxError
+from workbench.owners import Teams
 from workbench.report.verdict_json import failed
 
 VERDICT: dict[str, Any] = {
@@ -98,6 +99,38 @@ def test_a_row_costs_what_its_gpu_hours_cost_and_nothing_is_told_where_hours_or_
 def test_a_new_price_holds_for_rows_that_were_there(tmp_path: Path) -> None:
     Inbox(tmp_path, prices=PRICES).add(id="a", verdict=VERDICT, gpu_hours=4.0, product="H100")
     assert [Inbox(tmp_path, prices={"H100": price}).get("a").cost for price in ("2.50", "3")] == [10.0, 12.0]
+
+
+TEAMS = Teams({"ml-speech": "speech", "nlp-*": "language", "nlp-eval": "evaluation"}, {"proj0042": "vision"})
+
+
+@pytest.mark.parametrize(
+    ("known", "team"),
+    [
+        ({"namespace": "ml-speech"}, "speech"),
+        ({"namespace": "nlp-train"}, "language"),
+        ({"namespace": "nlp-eval"}, "evaluation"),  # by its name, whatever pattern stands before it
+        ({"namespace": "ml-speech", "team": "default-queue"}, "speech"),  # a queue's name is a guess, the site's table is not
+        ({"team": "proj0042"}, "vision"),  # an account of Slurm
+        ({"namespace": "other", "team": "robots"}, "robots"),
+        ({"namespace": "other"}, None),
+    ],
+)
+def test_a_row_has_the_team_that_the_table_of_the_site_names(tmp_path: Path, known: dict[str, Any], team: str | None) -> None:
+    Inbox(tmp_path).add(id="a", verdict=VERDICT, **known)
+    assert Inbox(tmp_path, teams=TEAMS).get("a").team == team
+    assert Inbox(tmp_path).get("a").team == known.get("team")
+
+
+def test_a_new_table_of_teams_holds_for_rows_that_an_older_one_named(tmp_path: Path) -> None:
+    """Also of rows that were changed meanwhile, and so written with the older name; without a table it is what was told again."""
+    one = Inbox(tmp_path, teams=TEAMS)
+    one.add(id="a", verdict=VERDICT, team="proj0042")
+    one.set_state("a", "acknowledged", by="ann")
+    one.add(id="a", verdict=VERDICT, team="vision")  # what the watch knows of it, told once more
+
+    assert Inbox(tmp_path, teams=Teams({}, {"proj0042": "robots"})).get("a").team == "robots"
+    assert Inbox(tmp_path).get("a").team == "proj0042"
 
 
 def test_the_inbox_costs_what_the_postmortem_says(tmp_path: Path) -> None:

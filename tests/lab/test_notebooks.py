@@ -12,6 +12,7 @@ import nbformat
 import pytest
 
 from tests.conftest import ROOT
+from tests.lab.executed import said
 from workbench.cli import main
 from workbench.errors import WorkbenchError
 from workbench.lab.running import Notebook, notebooks, run, values_of
@@ -33,16 +34,6 @@ SAYS = {
 def read(name: str) -> Any:
     """The notebook as it is in the repository."""
     return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-
-
-def said(document: Any) -> str:
-    """All texts of all outputs but scripts."""
-    parts = []
-    for cell in document.cells:
-        for output in cell.get("outputs", []):
-            data = output.get("data", {})
-            parts += [str(text) for kind, text in data.items() if kind in ("text/plain", "text/html")] + [output.get("text", "")]
-    return "\n".join(parts)
 
 
 @pytest.fixture(autouse=True)

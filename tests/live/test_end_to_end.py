@@ -1,4 +1,4 @@
-"""A shipped incident, put into a real kube-apiserver, Prometheus and Elasticsearch: the site gives the verdict that the folder gives."""
+"""A shipped incident, put into a real kube-apiserver, Prometheus and Elasticsearch: the site gives, on the command line and in notebooks, the verdict of the folder."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import workbench
-from tests.live.restored import Site, into_kubernetes, same
+from tests.conftest import ROOT
+from tests.lab.executed import said
+from tests.live.restored import Site, into_kubernetes, same, text_of
 from tests.live.servers import SERVICES, free_port, run, stop
 from workbench.report.verdict_json import to_json
 
@@ -130,3 +133,61 @@ def test_doctor_sees_the_three(site: Site) -> None:
     assert ("prometheus", "data age") in critical
     assert {source for source, _ in critical} <= {"prometheus", "elasticsearch"}, done.stdout
     assert done.returncode == 69
+
+
+class TestNotebooks:
+    """Executed by `workbench notebook` with the parameters that name the site, as a cron job does."""
+
+    WHAT = ("--param", f"job={JOB}", "--param", f"since={WINDOW[1]}", "--param", f"until={WINDOW[3]}")
+
+    def executed(self, site: Site, name: str, out: Path, *words: str) -> str:
+        """All that its outputs say; the kernel's errors end the command, and what went to stderr is in none of them."""
+        made = site.workbench(
+            "notebook", name, *words, "-o", str(out / f"{name}.ipynb"), PYTHONPATH=str(ROOT), XDG_CACHE_HOME=str(out / "cache")
+        )
+        assert made.returncode == 0, made.stderr
+        document = nbformat.read(out / f"{name}.ipynb", as_version=4)
+        assert not [one for cell in document.cells for one in cell.get("outputs", []) if one.get("name") == "stderr"]
+        return said(document)
+
+    def test_triage_collects_the_job_and_gives_the_verdict_of_the_folder(self, site: Site, tmp_path: Path) -> None:
+        """Class, culprit and its lines, with metrics and logs of the servers; what it kept is triaged once more."""
+        text = self.executed(site, "triage", tmp_path, *self.WHAT)
+        folder = to_json(workbench.load(site.folders[EXAMPLE]).triage())
+
+        assert folder["class"] in text
+        assert folder["culprit"]["node"] in text
+        assert next(row["signature"] for row in folder["evidence"] if row["role"] == "cause") in text
+        assert "no metrics came with it" not in text
+        (kept,) = (tmp_path / "cache").rglob("*.tar.zst")
+        same(to_json(workbench.load(kept).triage()), folder)
+
+    def test_a_postmortem_has_the_facts_of_the_site(self, site: Site, tmp_path: Path) -> None:
+        """Written from what was collected, with what nobody can know left to be filled."""
+        out = tmp_path / "postmortem.md"
+        self.executed(site, "postmortem", tmp_path, *self.WHAT, "--param", f"out={out}")
+
+        document = out.read_text(encoding="utf-8")
+        assert "dgx-46" in document
+        assert "to be filled" in document
+
+    def test_a_plan_is_made_on_the_fleet_of_the_site(self, site: Site, tmp_path: Path) -> None:
+        """The node that the verdict names, as the API server has it; nothing is done."""
+        text = self.executed(site, "remediation_plan", tmp_path, *self.WHAT, "--param", "source=live")
+
+        assert "dgx-46" in text
+        assert "Nothing has been done" in text
+
+    def test_fleet_and_node_are_those_of_the_api_server(self, site: Site, tmp_path: Path) -> None:
+        """Not the invented ones; which source was asked, and what it said."""
+        nodes = {item["metadata"]["name"] for item in json.loads(text_of(site.folders[EXAMPLE] / "nodes.json"))["items"]}
+        text = self.executed(site, "fleet_health", tmp_path, "--param", "source=live")
+        assert f"{len(nodes):,} nodes" in text
+        assert "Demo fleet" not in text
+        assert {"kubernetes", "prometheus"} <= set(text.split())
+
+        text = self.executed(
+            site, "node_health", tmp_path, "--param", "source=live", "--param", "node=dgx-46", "--param", f"kept={EXAMPLE}"
+        )
+        assert "dgx-46" in text
+        assert "gpu-a0" not in text

@@ -55,6 +55,16 @@ def test_few_events_are_not_pooled_even_at_the_same_moment(events: Events) -> No
     assert untimed == 0
 
 
+def test_the_cause_lies_over_other_evidence_of_its_moment(events: Events) -> None:
+    """Two lines of the same second are one place: what is seen there is the cause."""
+    made = timeline(events([
+        {"lane": "culprit", "time": 1.0, "role": "cause", "evidence": 0}, {"lane": "culprit", "time": 1.0, "role": "context", "evidence": 1},
+        {"lane": "culprit", "time": 1.0, "role": "context"},
+    ]))  # fmt: skip
+
+    assert list(source(made)["role"])[-1] == "cause"
+
+
 def test_what_lasted_has_a_bar_and_what_did_not_has_none(events: Events) -> None:
     made = timeline(events([{"time": 10.0, "last": 70.0, "count": 9}, {"time": 20.0}]))
 

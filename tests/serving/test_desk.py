@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from types import MappingProxyType
 
+import pandas as pd
 import pytest
 
 from tests.remediation.test_queue import plan
@@ -14,10 +15,12 @@ from workbench.remediation.journal import Journal
 from workbench.remediation.model import Action
 from workbench.remediation.proposing import note_down
 from workbench.remediation.queue import Proposal, Queue, QueueError
+from workbench.remediation.words import OWNER
 from workbench.serving.desk import Desk
 from workbench.serving.desk_demo import demo_desk
 from workbench.serving.roles import Roles
 from workbench.serving.site import Forbidden
+from workbench.site.demo import Demo
 
 PEOPLE = MappingProxyType({"maria": "approver", "otto": "reader"})
 OPEN = Roles(PEOPLE, allow_approve=True, login=True)
@@ -174,3 +177,38 @@ def test_two_demonstrations_do_not_play_in_one_folder(tmp_path: Path) -> None:
     again = demo_desk(tmp_path / "remediation", OPEN, gpus=128)
     assert len(again.sheet.acts) > len(first.sheet.acts)
     again.stop()
+
+
+def test_fleet_and_queue_of_the_demonstration_tell_one_story(tmp_path: Path) -> None:
+    """Every node in the queue and the journal is one of the fleet, with the trouble that the plan names; what a yes mends is well there, too."""
+    stage = demo_desk(tmp_path / "remediation", OPEN, gpus=1024)
+    try:
+        before = Demo(1024, played=stage.played)()
+        waiting = [one for one in stage.sheet.proposals if one.state == "proposed"]
+        asked = {action.node for one in waiting for action in one.plan.actions}
+        done = {act["node"] for act in stage.sheet.acts if act["action"]}
+        assert asked
+        assert done
+        assert asked | done <= set(before.nodes["node"])
+        assert asked <= set(before.findings.loc[before.findings["status"] != "ok", "node"])
+        held = set(before.nodes.loc[before.nodes["held_by"].eq(OWNER), "node"])
+        assert held
+        assert held <= done
+        recent = before.actions[before.actions["time"] > before.actions["time"].max() - pd.Timedelta(hours=12)]
+        assert set(recent["node"]) == done
+
+        one = next(one for one in waiting if any(action.verb == "reset-gpu" for action in one.plan.actions))
+        (name,) = {action.node for action in one.plan.actions}
+        done_before = stage.played().mended
+        stage.approve("maria", one.id, one.digest)
+        until = time.monotonic() + 60
+        while name not in {node for node, _ in stage.played().mended - done_before}:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+        after = Demo(1024, played=stage.played)()
+        assert set(before.nodes.loc[before.nodes["node"] == name, "health"]) <= {"critical", "warning"}
+        assert list(after.nodes.loc[after.nodes["node"] == name, "health"]) == ["ok"]
+        assert (after.actions["node"] == name).sum() > (before.actions["node"] == name).sum()
+    finally:
+        stage.stop()

@@ -321,6 +321,29 @@ def test_slurm_tells_nodes_states_and_jobs(tmp_path: Path) -> None:
     assert (job["job"], job["user"], job["gpus"]) == ("4711", "carol", 8)
 
 
+def test_jobs_have_the_team_that_the_table_of_the_site_names(tmp_path: Path) -> None:
+    """Of a namespace, of an account; where the table has neither it is what the job's labels say."""
+    slurm = Slurm(nodes=["g1"])
+    row = {"user": "carol", "state": "R", "start": "2026-03-01T09:00:00", "nodes": ["g1"], "gres": "gres/gpu:8", "name": "llm"}
+    slurm.state["queue"] = [{**row, "id": "4711", "account": "proj0042"}]
+    objects = [
+        node("gpu-1", fit()),
+        node("gpu-2", fit()),
+        pod("a-0", "gpu-1", "a", team="queue-7"),
+        pod("b-0", "gpu-2", "b", team="speech"),
+    ]
+    objects[3]["metadata"]["namespace"] = "other"
+    table = {"WORKBENCH_TEAMS_NAMESPACES": "ml=language", "WORKBENCH_TEAMS_ACCOUNTS": "proj*=vision"}
+    with small(tmp_path, objects, (), slurm, **table) as here:
+        snapshot = fetch(here.config)
+    check_snapshot(snapshot)
+    assert dict(zip(snapshot.jobs["job"], snapshot.jobs["team"], strict=True)) == {
+        "4711": "vision",
+        "a": "language",
+        "b": "speech",
+    }
+
+
 def test_slurm_that_does_not_answer_is_failed(tmp_path: Path) -> None:
     slurm = Slurm(nodes=["g1"])
     slurm.state["up"] = False

@@ -124,6 +124,34 @@ def test_a_click_changes_one_thing_and_its_link_says_the_same(load: Callable[[Wi
     assert view.state() == {"tab": "time"}
 
 
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # Panel (1.9.4) sorts so
+def test_how_tables_are_sorted_and_filtered_is_in_the_address_and_comes_back_from_it(load: Callable[[Wish], Sheet]) -> None:
+    """Of each table its own; a window or tab that is turned to keeps it, and what nobody asked for is not there."""
+    view = shown(load, {"tab": "lemons"})
+    (table,) = view.__panel__().select(pn.widgets.Tabulator)
+    table.sorters = [{"field": "blames", "dir": "desc"}]
+    assert view.state() == {"tab": "lemons", "tables": "lemons=sort%3D-blames"}
+
+    other = shown(load, view.state())
+    (again,) = other.__panel__().select(pn.widgets.Tabulator)
+    assert again.sorters == [{"field": "blames", "dir": "desc"}]
+    other.heard("tab=cost")
+    assert other.state() == {"tab": "cost", "tables": "lemons=sort%3D-blames"}
+    other.set_state({"tab": "cost", "tables": "cost=sort%3Dno-such&assumptions=unit%3DGPU"})
+    assert "assumptions" in other.state()["tables"]
+    view.set_state({})
+    assert view.state() == {}
+
+
+def test_a_long_table_is_filtered_by_its_headings_and_the_filter_is_in_the_address(load: Callable[[Wish], Sheet]) -> None:
+    view = shown(load, {"tab": "failures", "tables": "failed-attempts=cause%3Dhardware"})
+    tables = view.__panel__().select(pn.widgets.Tabulator)
+    found = next(one for one in tables if "job" in one.value)
+    assert set(found.header_filters) == {"job", "team", "node", "cls", "cause"}
+    assert set(found.current_view["cause"]) == {"hardware"}
+    assert len(found.current_view) < len(found.value)
+
+
 # ---- what is shown
 
 

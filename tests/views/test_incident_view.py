@@ -11,6 +11,7 @@ import panel as pn
 import pytest
 
 from tests.views.view_cases import bare, hostile, shipped, verdict
+from workbench.casefile import open_path
 from workbench.views.incident import TABS, IncidentView, verdict_card_html
 from workbench.views.incident_tables import explanations
 from workbench.views.incident_tabs import find
@@ -213,6 +214,20 @@ def test_a_case_that_knows_nothing_is_shown(tab):
     assert text_of(view.__panel__())
 
 
+def test_the_table_of_events_begins_with_the_evidence_in_the_order_of_the_verdict(view):
+    """However old the oldest line of a kernel log is; a row opens its own line, and nothing is left out."""
+    view.tab = "events"
+    table = next(one for one in view.__panel__().select(pn.widgets.Tabulator) if "signature" in one.value)
+    many = int(view.case.events["evidence"].notna().sum())
+    assert many
+    assert len(table.value) == len(view.case.events)
+    numbers = [int(one) for one in table.value["evidence"].iloc[:many]]
+    assert numbers == sorted(numbers)
+    assert numbers[0] == 1
+    first = view.document["evidence"][0]
+    assert (table.value["line"].iloc[0], table.value["signature"].iloc[0]) == (first["line"], first["signature"])
+
+
 def test_without_ranks_it_says_why_and_nodes_can_still_be_looked_at():
     doc = verdict(
         coverage=[{"source": "job", "status": "missing", "detail": "no logs were given", "blind_to": ["user/exception"]}]
@@ -224,6 +239,27 @@ def test_without_ranks_it_says_why_and_nodes_can_still_be_looked_at():
     assert "no logs were given" in page
     view.go(node="gpu-node-054")
     assert view.node == "gpu-node-054"
+
+
+def test_without_ranks_and_metrics_it_shows_what_happened_when_and_what_would_bring_the_map(tmp_path):
+    """A kernel log alone: one note, the timeline, whose marks open their lines, and the log; no second box that says "none"."""
+    log = tmp_path / "dmesg.log"
+    log.write_text(
+        "[Mon May  4 11:02:03 2026] NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
+        "[Mon May  4 11:02:03 2026] NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.\n"
+    )
+    case = open_path(str(log))
+    view = IncidentView(case, tab="ranks")
+    shown = view.__panel__()
+    page = text_of(shown)
+    assert len(case.ranks) == 0
+    assert "No rank is known, so there is no map of ranks" in page
+    assert "workbench collect --job NAME" in page
+    assert "No metrics" not in page
+    assert "has fallen off the bus" in page
+    source = next(found for pane in shown.select(pn.pane.Bokeh) if (found := pane.object.select_one({"name": "events"})))
+    source.selected.indices = [0]
+    assert (view.file.rpartition("/")[2], view.line) in {("dmesg.log", 1), ("dmesg.log", 2)}
 
 
 def test_without_metrics_or_logs_it_says_what_coverage_tells():

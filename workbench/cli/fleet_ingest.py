@@ -51,6 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """Take everything in; the exit code is 3 when a part of it could not be used."""
     from workbench.fleet.ingest.paths import of_bytes, of_path
     from workbench.fleet.ingest.told import Told, take_in
+    from workbench.owners import Teams
 
     config = config_of(options)
     cluster = options.cluster if options.cluster is not None else str(config["fleet.cluster"] or "")
@@ -87,6 +88,7 @@ def run(options: argparse.Namespace) -> int:
                 told.wrong(str(folder), "it has no verdict", "leave out --no-triage")
             else:
                 told.extend(_triaged(folder, cluster))
+    Teams.of(config).name(told.rows.get("jobs", ()))
     with open_ledger(options, "rw") as ledger:
         changed = take_in(ledger, told)
         where = ledger.path

@@ -58,6 +58,7 @@ _WORDS = {
 def run(options: argparse.Namespace) -> int:
     """Show or change entries."""
     from workbench.inbox.store import Inbox
+    from workbench.owners import Teams
 
     least, most, wanted = _WORDS[options.action]
     words = list(options.words)
@@ -66,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
             f"{options.action} wants {wanted or 'no more words'}", hint=f"workbench inbox {options.action} {wanted}".strip()
         )
     config = config_of(options)
-    inbox = Inbox(options.inbox or config["inbox.folder"], prices=config["report.prices"])
+    inbox = Inbox(options.inbox or config["inbox.folder"], prices=config["report.prices"], teams=Teams.of(config))
     if options.action == "list":
         return _list(inbox, options)
     if options.action == "show":

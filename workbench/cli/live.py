@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from workbench.errors import WorkbenchError
@@ -51,17 +50,12 @@ def moment(text: str | None, now: float) -> float | None:
     """
     if text is None:
         return None
-    from workbench.config import time_span
+    from workbench.config import moment_of
 
     try:
-        return now - time_span(text)
-    except ValueError:
-        pass
-    try:
-        told = datetime.fromisoformat(text)
-    except ValueError:
-        raise _Usage(f"{text!r} is no time", hint="write 6h (ago), 2026-05-04 or 2026-05-04T10:00:00Z") from None
-    return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+        return moment_of(text, now)
+    except ValueError as error:
+        raise _Usage(str(error), hint="write 6h (ago), 2026-05-04 or 2026-05-04T10:00:00Z") from None
 
 
 class _Usage(WorkbenchError):

@@ -138,6 +138,7 @@ def _watch(options: argparse.Namespace, config: Config) -> tuple[Watch, Inbox]:
     from workbench.inbox.storms import Settings
     from workbench.inbox.tell import Teller
     from workbench.inbox.watch import Watch
+    from workbench.owners import Teams
 
     if options.at_once < 1 or options.storm < 1:
         raise Usage("--at-once and --storm are 1 at least")
@@ -148,7 +149,7 @@ def _watch(options: argparse.Namespace, config: Config) -> tuple[Watch, Inbox]:
         first=_span("--since", options.since),
         deadline=max(60.0, float(config["deadline"])),
     )
-    inbox = Inbox(options.inbox or config["inbox.folder"], prices=config["report.prices"])
+    inbox = Inbox(options.inbox or config["inbox.folder"], prices=config["report.prices"], teams=Teams.of(config))
     link, states = config["inbox.link"] or "", bool(config["notify.states"])
     teller = Teller(inbox, ways(options.notify, config), link=link, states=states, clock=time.time)
     return Watch(inbox, _followers(options, config), Collector(config), teller, settings), inbox

@@ -17,7 +17,18 @@ from typing import Any
 from workbench.durable import write_bytes
 from workbench.errors import WorkbenchError
 
-__all__ = ["InboxBusy", "InboxError", "append_line", "lines_from", "locked", "next_name", "remove", "size_of_tree", "write_json"]
+__all__ = [
+    "InboxBusy",
+    "InboxError",
+    "append_line",
+    "length_of",
+    "lines_from",
+    "locked",
+    "next_name",
+    "remove",
+    "size_of_tree",
+    "write_json",
+]
 
 
 class InboxError(WorkbenchError):
@@ -111,6 +122,14 @@ def lines_from(path: Path, start: int = 0) -> tuple[list[dict[str, Any]], int]:
         else:
             damaged += 1
     return found, damaged
+
+
+def length_of(path: str | Path) -> int:
+    """Return the bytes of a file, 0 when there is none."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
 
 
 def size_of_tree(path: Path) -> int:

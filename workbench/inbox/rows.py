@@ -12,13 +12,26 @@ from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from workbench.inbox.model import STATES, Entry
+from workbench.owners import Teams
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from workbench.casefile.model import CaseFile
 
-__all__ = ["COLUMNS", "ID", "SCHEMA", "facts_of", "frame_of", "from_json", "moment", "priced", "to_json", "verdict_facts"]
+__all__ = [
+    "COLUMNS",
+    "ID",
+    "SCHEMA",
+    "facts_of",
+    "frame_of",
+    "from_json",
+    "moment",
+    "owned",
+    "priced",
+    "to_json",
+    "verdict_facts",
+]
 
 SCHEMA = "workbench.inbox/1"
 ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,126}[A-Za-z0-9])?")  # also the name of a folder: no way out of it
@@ -119,6 +132,20 @@ def priced(entry: Entry, prices: Mapping[str, str]) -> Entry:
 
     cost = None if entry.cause == "none" else cost_of((entry.gpu_hours, entry.gpu_hours_lost), entry.product, prices)
     return replace(entry, cost=None if cost is None else round(cost[0], 2))
+
+
+_BY_TABLE = "team_by_table"  # in `data` of a row: the team that was told, and the one that the site's table made of it
+
+
+def owned(entry: Entry, teams: Teams) -> Entry:
+    """Return a row with the team that the site's table names; of a row that an earlier table named, what was told before counts."""
+    before = entry.data.get(_BY_TABLE)
+    told = before[0] if isinstance(before, list) and len(before) == 2 and before[1] == entry.team else entry.team
+    team = teams.team(told, entry.namespace)
+    if team == entry.team and (before is None or team != told):
+        return entry
+    data = {key: value for key, value in entry.data.items() if key != _BY_TABLE}
+    return replace(entry, team=team, data=data if team == told else {**data, _BY_TABLE: [told, team]})
 
 
 def _first(*values: Any) -> int | None:

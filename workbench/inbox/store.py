@@ -29,6 +29,7 @@ from workbench.inbox.files import (
     InboxBusy,
     InboxError,
     append_line,
+    length_of,
     lines_from,
     locked,
     next_name,
@@ -37,7 +38,8 @@ from workbench.inbox.files import (
     write_json,
 )
 from workbench.inbox.model import STATES, Entry
-from workbench.inbox.rows import ID, facts_of, frame_of, from_json, priced, to_json, verdict_facts
+from workbench.inbox.rows import ID, facts_of, frame_of, from_json, owned, priced, to_json, verdict_facts
+from workbench.owners import Teams
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +66,8 @@ class Inbox:
         Returns seconds since the epoch.
     prices : mapping, optional
         The site's price table (``report.prices``), by which the `cost` of a row is counted when it is read: a new price holds for all.
+    teams : Teams, optional
+        The site's table of teams, likewise.
 
     Attributes
     ----------
@@ -72,11 +76,16 @@ class Inbox:
     """
 
     def __init__(
-        self, root: str | Path, *, clock: Callable[[], float] = time.time, prices: Mapping[str, str] | None = None
+        self,
+        root: str | Path,
+        *,
+        clock: Callable[[], float] = time.time,
+        prices: Mapping[str, str] | None = None,
+        teams: Teams | None = None,
     ) -> None:
         self.root = Path(root)
         self.problems: list[str] = []
-        self._clock, self._prices = clock, dict(prices or {})
+        self._clock, self._prices, self._teams = clock, dict(prices or {}), teams or Teams()
         self._entries = self.root / "entries"
         self._base = str(self._entries)
         self._known: dict[str, tuple[tuple[int, ...], Entry]] = {}
@@ -383,7 +392,7 @@ class Inbox:
             return None
         except OSError as error:
             raise ValueError(f"entry.json cannot be read: {error.strerror}") from None
-        length = _length(folder + "/history.jsonl")
+        length = length_of(folder + "/history.jsonl")
         mark = (status.st_mtime_ns, status.st_ino, status.st_size, length)
         known = self._known.get(name)
         if known is not None and known[0] == mark:
@@ -402,8 +411,7 @@ class Inbox:
             raise ValueError(f"entry.json is that of {entry.id}")
         if entry.evidence and not os.path.isabs(entry.evidence):
             entry = replace(entry, evidence=os.path.join(os.path.abspath(folder), entry.evidence))
-        if self._prices:
-            entry = priced(entry, self._prices)
+        entry = owned(priced(entry, self._prices) if self._prices else entry, self._teams)
         taken = entry.data.get(_SEEN)
         if isinstance(taken, int) and length > taken:  # a state that a crash kept out of the row, or that is being written
             for line in lines_from(Path(folder, "history.jsonl"), taken)[0]:
@@ -430,7 +438,7 @@ class Inbox:
     def _written(self, entry: Entry, line: Mapping[str, Any] | None) -> Entry:
         """Append the line, then write the row; the lock is held."""
         folder = self._folder(entry.id)
-        length = _length(folder / "history.jsonl")
+        length = length_of(folder / "history.jsonl")
         if line is not None:
             length = append_line(folder / "history.jsonl", {"time": round(self._clock(), 3), **line})
         data = {**entry.data, _SEEN: length}
@@ -483,13 +491,6 @@ class Inbox:
 
 # what a verdict decides anew, also when it knows less than the one before
 _OF_VERDICT = ("cause", "cls", "confidence", "summary", "node", "gpu", "rank", "at_fault", "retry", "remediation")
-
-
-def _length(path: str | Path) -> int:
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _me() -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from workbench.config import Config
     from workbench.remediation.model import FleetState
     from workbench.report.facts import Facts
+    from workbench.site.demo import Demo
+    from workbench.site.live import Live
     from workbench.site.model import Snapshot
     from workbench.site.poller import Poller
 
@@ -68,7 +70,7 @@ def start(*, views: bool = True) -> None:
         )
 
 
-def case(incident: str = "", *, job: str = "", config: str = "", since: str = "") -> CaseFile:
+def case(incident: str = "", *, job: str = "", config: str = "", since: str = "", until: str = "") -> CaseFile:
     """
     Return the case file of an incident, or of a job on a running site.
 
@@ -80,8 +82,8 @@ def case(incident: str = "", *, job: str = "", config: str = "", since: str = ""
         A job's name instead: what a running site knows of it is collected now (``workbench.toml`` says where).
     config : str, optional
         The file of settings; default as for the command line.
-    since : str, optional
-        How far back: ``6h``.
+    since, until : str, optional
+        The window in which the job is looked for, as on the command line: ``6h`` ago, or ``2026-05-04T10:00Z``.
 
     Raises
     ------
@@ -92,7 +94,7 @@ def case(incident: str = "", *, job: str = "", config: str = "", since: str = ""
     from workbench.shipped import example_path, examples
 
     if job:
-        return _collected(job, _config(config), since)
+        return _collected(job, _config(config), since, until)
     if incident in examples():
         return open_path(example_path(incident))
     if incident.startswith("inbox:"):
@@ -107,7 +109,7 @@ def case(incident: str = "", *, job: str = "", config: str = "", since: str = ""
     return open_path(incident)
 
 
-def snapshot(source: str = "demo", *, config: str = "", gpus: int = 1024) -> Snapshot:
+def snapshot(source: str = "demo", *, config: str = "", gpus: int = 1024, node: str = "") -> Snapshot:
     """
     Return a fleet as it is now.
 
@@ -119,16 +121,22 @@ def snapshot(source: str = "demo", *, config: str = "", gpus: int = 1024) -> Sna
         The file of settings.
     gpus : int
         Size of the demo.
+    node : str, optional
+        A node that is looked at: its last hour is part of it.
     """
+    asked: Demo | Live
     if source == "demo":
-        from workbench.site.demo import fetch
+        from workbench.site.demo import Demo
 
-        return fetch(gpus)
-    if source != "live":
+        asked = Demo(gpus)
+    elif source == "live":
+        from workbench.site.live import Live
+
+        asked = Live(_config(config))
+    else:
         raise SourceUnavailable(f"{source!r} is no source of a fleet", hint="demo or live")
-    from workbench.site.live import fetch as ask
-
-    return ask(_config(config))
+    asked.watch([node] if node else [])
+    return asked()
 
 
 def still(shown: Snapshot) -> Poller:
@@ -246,14 +254,18 @@ def _config(file: str) -> Config:
     return load_config(file or None, profile=None, flags={})
 
 
-def _collected(job: str, config: Config, since: str) -> CaseFile:
+def _collected(job: str, config: Config, since: str, until: str) -> CaseFile:
     from workbench.casefile import open_path
     from workbench.casefile.opening import cache_folder
-    from workbench.config import time_span
+    from workbench.config import moment_of
     from workbench.live import collect, scope_for
 
     now = time.time()
-    scope = scope_for(job, config, since=now - time_span(since) if since else None, until=now)
+    try:
+        begin, end = (moment_of(one, now) if one else None for one in (since, until))
+    except ValueError as error:
+        raise SourceUnavailable(str(error), hint="since and until: 6h (ago), 2026-05-04 or 2026-05-04T10:00Z") from None
+    scope = scope_for(job, config, since=begin, until=end)
     place = (
         cache_folder().parent
         / "collected"

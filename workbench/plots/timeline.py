@@ -193,8 +193,9 @@ def timeline_data(events: pd.DataFrame) -> tuple[dict[str, Any], int]:
         "event": np.flatnonzero(timed)[chosen],
         "shift": np.where(evidence[chosen] >= 0, 0.1, -0.2),
     }
-    # evidence is drawn last, so that nothing lies over it
-    late = np.argsort(data["evidence"] >= 0, kind="stable")
+    # evidence is drawn last, so that nothing lies over it, and the cause over what else was seen at its moment
+    over = (data["evidence"] >= 0).astype("int64") * (1 + (data["role"] == "cause"))
+    late = np.argsort(over, kind="stable")
     return {name: column[late] for name, column in data.items()}, int((~timed).sum())
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,11 +27,14 @@ from workbench.remediation.queue import Queue
 from workbench.remediation.troubles import Checked
 from workbench.serving.desk import Desk
 from workbench.serving.roles import Roles
-from workbench.site.demo_world import World, world
+from workbench.site.demo import Played, fleet_world
+from workbench.site.demo_world import World
+from workbench.site.live import JournalReader
+from workbench.sources.contract import Deadline
 from workbench.testing.fleet import Fleet
 from workbench.testing.fleet_executor import FleetExecutor
 
-__all__ = ["demo_desk"]
+__all__ = ["Stage", "demo_desk"]
 
 _SEED = 7  # of `workbench.site.demo`
 _WIDE = Limits(out_count=50, out_percent=100.0, pool_count=50, pool_percent=100.0, zone_count=50, hour_count=50, breaker_count=500,
@@ -42,7 +46,7 @@ class _Played:
     """The fleet, its controller and what its checks say."""
 
     def __init__(self, folder: Path, gpus: int) -> None:
-        made = world(gpus, _SEED)
+        made = fleet_world(gpus, _SEED)
         self.now = time.time()
         self.ago = 0.0  # seconds: what was done before the demonstration began
         self.fleet = fleet = Fleet(_SEED, start=self.now)
@@ -51,6 +55,8 @@ class _Played:
         self.journal = folder / "journal.jsonl"
         self.policy = Policy(limits=_WIDE, stop_file=str(folder / "stop"), origin="demonstration")
         self.executor = FleetExecutor(fleet, "demonstration")
+        self._told = JournalReader(self.journal)
+        self.state = Played()
 
     def seen(self, now: float) -> tuple[list[Trouble], list[Checked]]:
         """What checks say: the faults that machines still have."""
@@ -73,7 +79,7 @@ class _Played:
             one = self.queue.propose(part, by="gpu-workbench", source="loop")
             assert one is not None
             self.ago -= 430.0
-            self.queue.approve(one.id, one.digest, by="maria", reason=("seen in the rack too", "its job has moved")[number % 2])
+            self.queue.approve(one.id, one.digest, by="maria", reason=("seen in the rack too", "nothing runs there")[number % 2])
             self.ago -= 41.0
             self.queue.begin(one.id, by="gpu-workbench")
             self._do(part)
@@ -85,7 +91,9 @@ class _Played:
             one = self.queue.propose(part, by="gpu-workbench")
             assert one is not None
             self.ago -= 1260.0
-            self.queue.reject(one.id, one.digest, by="otto", reason="the job on it ends at noon; ask again then")
+            self.queue.reject(
+                one.id, one.digest, by="otto", reason="somebody of the vendor is at the rack until noon; ask again then"
+            )
 
     def _do(self, plan: Plan) -> None:
         with Journal(self.journal, by="gpu-workbench", clock=self.clock) as journal:
@@ -97,11 +105,22 @@ class _Played:
             resume(journal, self.executor, **self.common())
             loop = Loop(self.executor, journal, self.policy, seen=(self.seen,), queue=self.queue, **self.common())
             loop.once()
+        self.look()
+
+    def look(self) -> None:
+        """Keep, for the fleet's page, what is done so far; other threads read it."""
+        machines = {one.node: self.fleet.nodes.get(one.node) for one in self.troubles}
+        left = {(name, code) for name, one in machines.items() if one is not None for code in one.faults}
+        self.state = Played(
+            frozenset((one.node, one.code) for one in self.troubles) - left,
+            {name: one.owner if one is not None and not one.schedulable else "" for name, one in machines.items()},
+            tuple(self._told.read(Deadline(1.0)).actions),
+        )
 
 
-def demo_desk(folder: Path, roles: Roles, *, gpus: int = 1024) -> Desk:
+def demo_desk(folder: Path, roles: Roles, *, gpus: int = 1024) -> Stage:
     """
-    Return the desk of the demonstration, filled.
+    Return the desk of the demonstration, filled; its `played` tells the fleet's page what was done to its nodes.
 
     Parameters
     ----------
@@ -122,8 +141,8 @@ def demo_desk(folder: Path, roles: Roles, *, gpus: int = 1024) -> Desk:
     played.ago = 17 * 60.0
     played.turn()
     played.ago = 0.0
-    desk = _Stage(played.queue, played.journal, roles)
-    desk.lock = lock
+    desk = Stage(played.queue, played.journal, roles)
+    desk.lock, desk.played = lock, lambda: played.state
 
     def worker() -> None:
         if played.queue.approved():  # nothing else happens to a played fleet
@@ -132,13 +151,15 @@ def demo_desk(folder: Path, roles: Roles, *, gpus: int = 1024) -> Desk:
             desk.look()
 
     desk.worker = worker
-    return desk.start()
+    desk.start()
+    return desk
 
 
-class _Stage(Desk):
+class Stage(Desk):
     """A desk with a folder of its own for as long as it plays."""
 
     lock: IO[str]
+    played: Callable[[], Played]
 
     def stop(self) -> None:
         """End the thread, and let another one play here."""

@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -128,13 +128,19 @@ class Site:
             with self._lock:
                 if found := self._held(key):
                     return found
-            made: CaseFile = self.inbox.case(id) if id else _open(key[1])
+            made: CaseFile = self._of_inbox(id) if id else _open(key[1])
             with self._lock:
                 self._cases[key] = made
                 while len(self._cases) > KEPT:
                     self._cases.popitem(last=False)
                 self._making.pop(key, None)
             return made
+
+    def _of_inbox(self, id: str) -> CaseFile:
+        """Return an entry's case file, with the team that the site's table names."""
+        case: CaseFile = self.inbox.case(id)
+        entry = self.inbox.get(id)
+        return replace(case, job={**case.job, "team": entry.team}) if entry.team else case
 
     def held(self, *, id: str = "", path: str = "") -> CaseFile | None:
         """Return the case file when it is in memory: never waits, never reads."""

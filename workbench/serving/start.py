@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import WorkbenchError
+from workbench.owners import Teams
 from workbench.serving.board import Board
 from workbench.serving.roles import Roles
 from workbench.serving.site import Site
@@ -22,6 +23,10 @@ def open_path(path: str) -> Any:
     from workbench.casefile import open_path as opened
 
     return opened(path)
+
+
+# whose the namespaces of the shipped incidents are, as a site's settings would say
+_TEAMS = Teams({"speech": "speech", "vision": "vision", "foundation": "foundation models"})
 
 
 def make_site(
@@ -59,17 +64,21 @@ def make_site(
     from workbench.inbox.store import Inbox
 
     folder = Path(inbox) if inbox is not None else Path(tempfile.mkdtemp(prefix="workbench-demo-"))
-    prices = None if config is None else config["report.prices"]
+    own: dict[str, Any] = {
+        "prices": None if config is None else config["report.prices"],
+        "teams": Teams.of(config) or (_TEAMS if demo else None),
+    }
+    desk = _desk(config, demo, roles or Roles(), folder, gpus)
     site = Site(
-        Inbox(folder, prices=prices),
-        Board(Inbox(folder, prices=prices)),
+        Inbox(folder, **own),
+        Board(Inbox(folder, **own)),
         roles=roles or Roles(),
         roots=tuple(root.resolve() for root in roots),
-        poller=_poller(config if live else None, demo, period, Inbox(folder, prices=prices), gpus),
+        poller=_poller(config if live else None, desk if demo else None, period, Inbox(folder, **own), gpus),
         demo=demo,
         note="demonstration" if demo else "",
         config=config,
-        desk=_desk(config, demo, roles or Roles(), folder, gpus),
+        desk=desk,
         books=_books(config, demo, folder),
     )
     if inbox is None:
@@ -118,7 +127,7 @@ def _books(config: Any, demo: bool, folder: Path) -> Any:
     ).start()
 
 
-def _poller(config: Any, demo: bool, period: float, inbox: Any, gpus: int) -> Any:
+def _poller(config: Any, stage: Any, period: float, inbox: Any, gpus: int) -> Any:
     """Return what asks the fleet, already at it; None when there is no fleet to show."""
     from workbench.site.poller import Poller
 
@@ -126,10 +135,10 @@ def _poller(config: Any, demo: bool, period: float, inbox: Any, gpus: int) -> An
         from workbench.site.live import Live
 
         return Poller(Live(config, incidents=inbox.entries, period=period), period).start()
-    if demo:
+    if stage is not None:
         from workbench.site.demo import Demo
 
-        return Poller(Demo(gpus, period=period), period, name="demo fleet").start()
+        return Poller(Demo(gpus, period=period, played=stage.played), period, name="demo fleet").start()
     return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,13 @@ import pandas as pd
 from workbench.catalog import table
 from workbench.frames import METRICS
 from workbench.model import Condition, Event, Gpu
+from workbench.remediation.words import OWNER
 from workbench.site.assemble import assemble
 from workbench.site.demo_world import World, values, world
 from workbench.site.model import Snapshot
 from workbench.site.parts import NodeSeen, Part
 
-__all__ = ["NAME", "SIZES", "Demo", "fetch"]
+__all__ = ["NAME", "SIZES", "Demo", "Played", "fetch", "fleet_world"]
 
 NAME = "Demo fleet"
 SIZES = (128, 16_384)
@@ -35,6 +37,32 @@ _FIELDS = {
     "DCGM_FI_DEV_FB_USED": "memory_used",
 }
 _OF_ALL = 8  # nodes at most whose samples are part of a snapshot
+_LONG_AGO = 30.0  # hours: repairs of before, of which a controller that plays knows nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """
+    What a controller has done to the demo fleet so far, where one plays on it (`workbench.serving.desk_demo`).
+
+    Attributes
+    ----------
+    mended : frozenset of (str, str)
+        Node and code of troubles that are no more.
+    held : mapping
+        Node → who keeps work away from it, empty for nobody; of a node that is not in it nothing was touched.
+    actions : tuple of mapping
+        Rows of its journal.
+    """
+
+    mended: frozenset[tuple[str, str]] = frozenset()
+    held: Mapping[str, str] = field(default_factory=dict)
+    actions: tuple[Mapping[str, Any], ...] = ()
+
+
+def fleet_world(gpus: int, seed: int) -> World:
+    """Return the world of the demo fleet: with the nodes of the shipped incidents, so that all that plays on it speaks of the same nodes."""
+    return world(gpus, seed, _NAMED)
 
 
 class Demo:
@@ -53,6 +81,8 @@ class Demo:
         Returns the seconds since the epoch.
     incidents : callable, optional
         Returns the rows of incidents (`workbench.site.model.INCIDENTS`), as an inbox has them; default the shipped ones.
+    played : callable, optional
+        Returns what a controller has done to it (`Played`); default: a journal of its own, of which nothing can be approved.
     """
 
     def __init__(
@@ -63,11 +93,12 @@ class Demo:
         period: float = 15.0,
         clock: Callable[[], float] = time.time,
         incidents: Callable[[], Iterable[Mapping[str, Any]]] | None = None,
+        played: Callable[[], Played] | None = None,
     ) -> None:
         if not SIZES[0] <= gpus <= SIZES[1]:
             raise ValueError(f"a demo fleet has {SIZES[0]} to {SIZES[1]} GPUs, not {gpus}")
         self.gpus, self.seed, self.period = gpus, seed, period
-        self._clock, self._incidents = clock, incidents
+        self._clock, self._incidents, self._played = clock, incidents, played
         self._watched: tuple[str, ...] = ()
         self._asked = 0
 
@@ -83,9 +114,20 @@ class Demo:
     def at(self, now: float) -> Snapshot:
         """Return the fleet as it is at a moment, seconds since the epoch."""
         past = list(self._incidents()) if self._incidents is not None else _shipped(now)
-        named = tuple(sorted({str(row["node"]) for row in past if row.get("node")}))[:16]
-        made = world(self.gpus, self.seed, named)
-        parts = [*_scheduler(made, now), _exporters(made, now), _journal(made, now), Part("inbox", now, incidents=tuple(past))]
+        if self._incidents is None:
+            made = fleet_world(self.gpus, self.seed)
+        else:
+            made = world(self.gpus, self.seed, tuple(sorted({str(row["node"]) for row in past if row.get("node")}))[:16])
+        done = self._played() if self._played is not None else None
+        if done is not None:
+            made = _mended(made, done)
+        held = done.held if done is not None else {}
+        parts = [
+            *_scheduler(made, now, held),
+            _exporters(made, now),
+            _journal(made, now, done),
+            Part("inbox", now, incidents=tuple(past)),
+        ]
         looked = list(dict.fromkeys((*self._watched, *_suspicious(made))))[:_OF_ALL]
         parts[-2] = _with_samples(parts[-2], made, now, looked)
         return assemble(parts, now, name=NAME, period=self.period, data={"demo": True, "asked": self._asked, "gpus": made.gpus})
@@ -130,6 +172,8 @@ _VERDICTS: tuple[dict[str, Any], ...] = (
     },
 )  # fmt: skip
 
+_NAMED = tuple(sorted(str(row["node"]) for row in _VERDICTS))
+
 
 def _shipped(now: float) -> list[dict[str, Any]]:
     common = {"confidence": 0.9, "state": "new"}
@@ -142,7 +186,13 @@ def _shipped(now: float) -> list[dict[str, Any]]:
 # -- what each source would tell -------------------------------------------------------------------------------------------
 
 
-def _scheduler(made: World, now: float) -> list[Part]:
+def _mended(made: World, done: Played) -> World:
+    """Return the world without the troubles that are no more."""
+    left = {name: [row for row in rows if (name, row[0].code) not in done.mended] for name, rows in made.troubles.items()}
+    return replace(made, troubles={name: rows for name, rows in left.items() if rows})
+
+
+def _scheduler(made: World, now: float, holds: Mapping[str, str]) -> list[Part]:
     """Return the part of the scheduler with what health checks show on nodes."""
     kinds = {row["class"]: row["condition"] for row in table("conditions_published")}
     nodes: list[NodeSeen] = []
@@ -155,6 +205,7 @@ def _scheduler(made: World, now: float) -> list[Part]:
     for i, name in enumerate(made.names):
         model, troubles = made.models[i], made.troubles.get(name, [])
         held = next((t.held for t, *_ in troubles if t.held), "somebody" if name in made.maintenance else "")
+        held = holds.get(name, held)
         since = now - 3600.0 * min((hours for _, _, hours in troubles), default=6.0)
         silent, stopped = name in made.silent, name in made.unchecked
         checked = now - (5400.0 if silent or stopped else float(ages[i]))
@@ -172,7 +223,11 @@ def _scheduler(made: World, now: float) -> list[Part]:
                 ready=not silent,
                 schedulable=not held and not silent,
                 held_by=held,
-                reason="kernel upgrade" if name in made.maintenance else troubles[0][0].code if held else "",
+                reason="kernel upgrade"
+                if name in made.maintenance
+                else (troubles[0][0].code if troubles else "repaired")
+                if held
+                else "",
                 state=ready + (",SchedulingDisabled" if held else ""),
                 since=since if held or silent else None,
                 fit=not critical,
@@ -189,7 +244,7 @@ def _scheduler(made: World, now: float) -> list[Part]:
         if held:
             conditions.append(
                 Condition(
-                    "gpu-workbench/unfit" if held == "gpu-workbench" else "node.kubernetes.io/unschedulable",
+                    "gpu-workbench/unfit" if held in ("gpu-workbench", OWNER) else "node.kubernetes.io/unschedulable",
                     "NoSchedule",
                     name,
                     "taint",
@@ -304,9 +359,13 @@ def _exporters(made: World, now: float) -> Part:
     )
 
 
-def _journal(made: World, now: float) -> Part:
-    rows = tuple({**{k: v for k, v in one.items() if k != "hours"}, "time": now - 3600.0 * one["hours"]} for one in made.actions)
-    return Part("journal", now, actions=rows)
+def _journal(made: World, now: float, done: Played | None) -> Part:
+    rows = [
+        {**{k: v for k, v in one.items() if k != "hours"}, "time": now - 3600.0 * one["hours"]}
+        for one in made.actions
+        if done is None or one["hours"] >= _LONG_AGO
+    ]
+    return Part("journal", now, actions=(*rows, *(done.actions if done is not None else ())))
 
 
 def _suspicious(made: World) -> list[str]:
@@ -315,8 +374,6 @@ def _suspicious(made: World) -> list[str]:
 
 def _with_samples(part: Part, made: World, now: float, nodes: list[str]) -> Part:
     """Return a part with the last hour of the nodes that are looked at, in the columns of `workbench.frames.METRICS`."""
-    from dataclasses import replace
-
     where = [made.names.index(name) for name in nodes if name in made.names and name not in made.silent]
     if not where:
         return part
@@ -331,11 +388,15 @@ def _with_samples(part: Part, made: World, now: float, nodes: list[str]) -> Part
     index = np.concatenate([np.arange(made.models[i].each) for i in where])
     uuids = np.array([made.uuid(i, gpu) for i in where for gpu in range(made.models[i].each)])
     pieces = []
-    for field, key in _FIELDS.items():
+    for told_as, key in _FIELDS.items():
         piece = pd.DataFrame(
             {"time": np.repeat(moments, len(at)), "value": grid[key].ravel(), "node": np.tile(names, len(moments))}
         )
-        piece["gpu_index"], piece["gpu_uuid"], piece["field"] = np.tile(index, len(moments)), np.tile(uuids, len(moments)), field
+        piece["gpu_index"], piece["gpu_uuid"], piece["field"] = (
+            np.tile(index, len(moments)),
+            np.tile(uuids, len(moments)),
+            told_as,
+        )
         pieces.append(piece)
     whole = pd.concat(pieces, ignore_index=True)
     whole["time"] = pd.to_datetime(whole["time"], unit="s", utc=True).dt.as_unit("us")

@@ -10,10 +10,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pandas as pd
+
+from workbench.owners import Teams
 from workbench.site.assemble import assemble
 from workbench.site.model import Heard, Snapshot
 from workbench.site.parts import Part, failed
@@ -73,7 +77,7 @@ class Live:
         if incidents is not None:
             self._readers.append(InboxReader(incidents))
         self._seconds, self.period, self._clock = float(config["deadline"]), period, clock
-        self._name = config.profile or ""
+        self._name, self._teams = config.profile or "", Teams.of(config)
         self._last: dict[str, Part] = {}
         self._watched: tuple[str, ...] = ()
         self._lock = Lock()
@@ -104,7 +108,17 @@ class Live:
                     self._last[name] = result
                 parts.append(part)
             data = {"demo": False, "asked": self._asked}
-            return assemble(parts, self._clock(), name=self._name, period=self.period, heard=self._missing, data=data)
+            whole = assemble(parts, self._clock(), name=self._name, period=self.period, heard=self._missing, data=data)
+            return replace(whole, jobs=_owned(whole.jobs, self._teams))
+
+
+def _owned(jobs: pd.DataFrame, teams: Teams) -> pd.DataFrame:
+    """Return the jobs with the teams that the site's tables name."""
+    if not teams or not len(jobs):
+        return jobs
+    told = zip(jobs["team"].astype(object), jobs["namespace"].astype(object), strict=True)
+    named = [teams.team(*(one if isinstance(one, str) else None for one in pair)) for pair in told]
+    return jobs.assign(team=pd.Series(named, index=jobs.index, dtype="string"))
 
 
 def fetch(config: Config, *, incidents: Callable[[], Iterable[Any]] | None = None) -> Snapshot:

@@ -22,7 +22,7 @@ from workbench.sources.slurm.source import Slurm
 __all__ = ["SlurmFleet"]
 
 _HOLDING = "CF,R,CG,S,ST,SI,SO,RS"  # states in which a job holds its nodes; squeue(1)
-_FIELDS = "%A|%u|%t|%S|%D|%N|%b|%j"
+_FIELDS = "%A|%u|%a|%t|%S|%D|%N|%b|%j"
 _STATES = {"R": "running", "CG": "completing", "CF": "configuring"}
 
 
@@ -66,7 +66,10 @@ class SlurmFleet:
         each = {one.node: one.gpus or 0 for one in seen}
         mark = f"<{secrets.token_hex(8)}>"  # begins each job: no name can have guessed it
         jobs = self._slurm.ask("squeue", "-h", "-a", "-t", _HOLDING, "-o", f"{mark}{_FIELDS}", deadline=deadline)
-        work = list(_work(jobs, mark, each)) if jobs.ok else []
+        # whose ranks are where: without an answer jobs are told all the same, and their ranks are not
+        steps = self._slurm.ask("scontrol", "-o", "show", "step", deadline=deadline) if jobs.ok else None
+        placed = _placed(steps.text) if steps is not None and steps.ok else {}
+        work = list(_work(jobs, mark, each, placed)) if jobs.ok else []
         queries = {
             "nodes": {"slurm": "scontrol -d show node"},
             "conditions": {"slurm": "sinfo -R"},
@@ -144,13 +147,42 @@ def _finding(record: Mapping[str, str], now: float) -> Iterator[dict[str, Any]]:
     }
 
 
-def _work(ran: Ran, mark: str, each: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+def _placed(text: str) -> dict[str, dict[str, tuple[int, ...]]]:
+    """
+    Return job → node → the ranks that run there, from ``scontrol -o show step``, where one reading only is possible.
+
+    srun counts tasks along its nodes in blocks (``Dist=Block``) and gives each node as many when they divide evenly; any other distribution,
+    and a second step of the same job that runs on several tasks, leaves open which process is rank 3. A step of one task a node is a launcher
+    (torchrun), whose processes number themselves.
+    """
+    found: dict[str, list[dict[str, tuple[int, ...]]]] = {}
+    for line in text.splitlines():
+        head, _, tail = line.partition(
+            " Name="
+        )  # a name is hostile text: what counts stands before it, and at the end of the line
+        keys = dict(word.split("=", 1) for word in head.split() if "=" in word)
+        job, dot, step = keys.get("StepId", "").partition(".")
+        if not dot or not step.isdigit() or keys.get("State") != "RUNNING":
+            continue
+        nodes, tasks, dist = tuple(expand(keys.get("NodeList", ""))), keys.get("Tasks", ""), tail.rpartition(" Dist=")[2]
+        rows: dict[str, tuple[int, ...]] = {}
+        if tasks.isdigit() and nodes and dist.startswith("Block") and not int(tasks) % len(nodes):
+            many = int(tasks) // len(nodes)
+            rows = {node: tuple(range(at * many, (at + 1) * many)) for at, node in enumerate(nodes)} if many > 1 else {}
+        if not tasks.isdigit() or int(tasks) > 1:
+            found.setdefault(job, []).append(rows)
+    return {job: steps[0] for job, steps in found.items() if len(steps) == 1}
+
+
+def _work(
+    ran: Ran, mark: str, each: Mapping[str, int], placed: Mapping[str, Mapping[str, tuple[int, ...]]]
+) -> Iterator[dict[str, Any]]:
     """Yield a row for each job on each node of the fleet."""
     for row in ran.text.split(mark)[1:]:
-        fields = row.rstrip("\n").split("|", 7)
-        if len(fields) != 8:
+        fields = row.rstrip("\n").split("|", 8)
+        if len(fields) != 9:
             continue
-        job, user, state, start, _, names, gres, _ = fields
+        job, user, account, state, start, _, names, gres, _ = fields
         told, _ = gpus_of(gres)
         for node in expand(names):
             if node not in each:
@@ -159,9 +191,11 @@ def _work(ran: Ran, mark: str, each: Mapping[str, int]) -> Iterator[dict[str, An
                 "node": node,
                 "job": job,
                 "user": user,
+                "team": account if account not in ("", "(null)") else None,
                 "state": _STATES.get(state, state),
                 # without a word on it (--gpus of a whole job, --exclusive) it is the node that is held
                 "gpus": told or each[node],
                 "ranks": told or each[node],
+                "numbers": placed.get(job, {}).get(node, ()),
                 "start": local_epoch(start),
             }

@@ -273,6 +273,8 @@ def scontrol(state: Mapping[str, Any], words: Sequence[str]) -> str:
         records = _jobs(state, names)
         if "details" not in given:
             records = [re.sub(r"(?m)^ +(?:Nodes|JOB_GRES|DerivedExitCode)=.*\n", "", record) for record in records]
+    elif what in ("step", "steps") and not names:
+        records = queue.steps(state)
     elif what in ("node", "nodes"):
         wanted = [name for each in names for name in expand(each)] or list(state["nodes"])
         if lost := [name for name in wanted if name not in state["nodes"]]:

@@ -13,12 +13,13 @@ from typing import Any
 from workbench.parse.nodeset import expand, fold
 from workbench.testing.slurm_control import Refused, holding
 
-__all__ = ["columns", "record", "requeue", "squeue", "update"]
+__all__ = ["columns", "record", "requeue", "squeue", "steps", "update"]
 
 _STATES = {"R": "RUNNING", "PD": "PENDING", "CG": "COMPLETING", "CF": "CONFIGURING", "F": "FAILED", "CA": "CANCELLED"}
 _ENDED = frozenset({"F", "CA"})
 _FIELDS = {
-    "i": "id", "A": "id", "F": "id", "u": "user", "t": "state", "T": "said", "S": "start", "D": "count", "N": "nodes", "b": "gres", "j": "name",
+    "i": "id", "A": "id", "F": "id", "u": "user", "a": "account", "t": "state", "T": "said", "S": "start", "D": "count", "N": "nodes",
+    "b": "gres", "j": "name",
 }  # fmt: skip
 
 
@@ -116,6 +117,7 @@ def squeue(state: Mapping[str, Any], given: Mapping[str, str]) -> str:
         if (wanted is not None and not wanted & set(job["nodes"])) or not states & {job["state"], "all"}:
             continue
         values = {
+            "account": "(null)",
             **job,
             "count": len(job["nodes"]),
             "nodes": ",".join(job["nodes"]),
@@ -123,3 +125,22 @@ def squeue(state: Mapping[str, Any], given: Mapping[str, str]) -> str:
         }
         lines.append(re.sub(r"%([a-zA-Z])", lambda found: str(values[_FIELDS[found[1]]]), given["format"]) + "\n")  # noqa: B023
     return "".join(lines)
+
+
+def steps(state: Mapping[str, Any]) -> list[str]:
+    """Return the records of ``scontrol show step``: each running job's batch step, and those that its ``steps`` name (tasks, dist, nodes)."""
+    found = []
+    for job in holding(state):
+        if job["state"] != "R":
+            continue
+        told = [{"step": "batch", "tasks": 1, "nodes": job["nodes"][:1], "dist": ""}]
+        told += [{"step": number, "nodes": job["nodes"], **one} for number, one in enumerate(job.get("steps", ()))]
+        found += [
+            f"StepId={job['id']}.{one['step']} UserId=1000 StartTime={job['start']} TimeLimit=UNLIMITED\n"
+            f"   State=RUNNING Partition=train NodeList={fold(one['nodes'])}\n"
+            f"   Nodes={len(one['nodes'])} CPUs={one['tasks']} Tasks={one['tasks']} Name=python Network=(null)\n"
+            f"   TRES=(null)\n   ResvPorts=(null)\n   CPUFreqReq=Default{' Dist=' + one['dist'] if one['dist'] else ''}\n"
+            "   SrunHost:Pid=(null):0\n"
+            for one in told
+        ]
+    return found

@@ -23,9 +23,9 @@ from workbench.views.account_model import GROUPS, SPANS, TABS, Part, Sheet, Wish
 from workbench.views.fleet import fleet_css
 from workbench.views.fresh import tell
 from workbench.views.markup import css, render
-from workbench.views.permalink import parse, query
+from workbench.views.permalink import parse, query, read, text, write
 from workbench.views.surface import Surface
-from workbench.views.tables import Table
+from workbench.views.tables import Table, kept
 
 __all__ = ["AccountView"]
 
@@ -43,6 +43,13 @@ _CARD = {
 @lru_cache(maxsize=1)
 def _css() -> str:
     return (Path(__file__).parent / "templates" / "account.css").read_text("utf-8")
+
+
+_TABLES = {"tables": text(2000)}
+_PAGE = 15  # rows of a table before it is turned
+_FILTERED = frozenset(
+    {"job", "team", "node", "cls", "cause", "unit", "kind", "who"}
+)  # columns with a field that filters a long table
 
 
 class AccountView(pn.viewable.Viewer):
@@ -75,6 +82,7 @@ class AccountView(pn.viewable.Viewer):
     """
 
     wish: Wish = param.ClassSelector(class_=Wish, default=Wish())
+    tables = param.String(default="", doc="How tables are sorted and filtered; see `workbench.views.tables.kept`.")
     refused = param.Dict(default={}, doc="What the address asks for that makes no sense: name → why.")
 
     def __init__(
@@ -121,12 +129,13 @@ class AccountView(pn.viewable.Viewer):
 
     def state(self) -> dict[str, str]:
         """Return the address's query, without what is at its default."""
-        return self.wish.write()
+        return {**self.wish.write(), **write(_TABLES, {"tables": self.tables}, {"tables": ""})}
 
     def set_state(self, state: Mapping[str, str]) -> None:
         """Show what an address asks for; what makes no sense is left out and told."""
         wish, refused = Wish.read(state)
-        self.param.update(wish=wish, refused=refused)
+        arranged, more = read(_TABLES, state)
+        self.param.update(wish=wish, tables=arranged.get("tables") or "", refused={**refused, **more})
 
     # what people do
 
@@ -362,16 +371,18 @@ class AccountView(pn.viewable.Viewer):
         key = f"{part.name} {self.wish.by}"
         table = self._tables.get(key)
         if table is None or not table.update(part.frame, part.shown):
-            table = self._tables[key] = Table(
+            made = Table(
                 part.frame,
                 columns=part.columns,
                 shown=part.shown,
                 name=f"account-{part.name}",
                 empty=part.empty,
-                page=15,
+                page=_PAGE,
                 widths=part.widths,
                 noun=part.noun,
+                filters=tuple(name for name in part.columns if name in _FILTERED) if len(part.frame) > _PAGE else (),
             )
+            table = self._tables[key] = kept(self, part.name, made)
         return [head, table.__panel__()]
 
 

@@ -10,7 +10,7 @@ import panel as pn
 from workbench.report import view as words
 from workbench.views.markup import known, render
 from workbench.views.surface import Surface
-from workbench.views.tables import Table, kept
+from workbench.views.tables import Table, display, kept
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,20 +47,23 @@ def _because(event: Mapping[str, Any], more: int) -> str:
 
 
 def events(view: IncidentView) -> pn.viewable.Viewable:
-    """Return all events of the case as a table; a row opens its line."""
-    frame = view.case.events
+    """Return all events of the case as a table, the verdict's evidence first and numbered as everywhere; a row opens its line."""
+    # by time alone a kernel log of months would open at its oldest line, and the evidence be on the fourteenth page
+    frame = view.case.events.sort_values("evidence", kind="stable", na_position="last").reset_index(drop=True)
+    columns = {
+        "evidence": "#", "time": "time", "role": "role", "signature": "what", "lane": "lane", "node": "node", "rank": "rank",
+        "gpu_index": "GPU", "source": "source", "file": "file", "line": "line", "text": "text",
+    }  # fmt: skip
     return pn.Column(
         kept(view, "events", Table(
             frame,
-            columns={
-                "time": "time", "role": "role", "signature": "what", "lane": "lane", "node": "node", "rank": "rank", "gpu_index": "GPU",
-                "source": "source", "file": "file", "line": "line", "text": "text",
-            },
+            shown=display(frame.assign(evidence=frame["evidence"] + 1), columns),
+            columns=columns,
             name=f"{view.case.id}-events",
             noun="event",
             filters=("role", "signature", "node", "rank", "text"),
             widths={
-                "time": 205, "role": 90, "signature": 170, "lane": 90, "node": 140, "rank": 70, "gpu_index": 70,
+                "evidence": 52, "time": 205, "role": 90, "signature": 170, "lane": 90, "node": 140, "rank": 70, "gpu_index": 70,
                 "source": 90, "file": 180, "line": 75,
             },
             empty="No event was found in the evidence.",

@@ -30,6 +30,10 @@ EVIDENCE = 40  # kinds of evidence in the list
 HITS = 200
 NEAR = 72  # ranks of a node that are offered: a rack that is one node has as many
 WINDOW = 900.0  # seconds of metrics before and after what is looked at
+BRINGS = (
+    "What would bring it: the output of each rank or of the launcher beside what was given (a folder with all of it), or `workbench collect "
+    "--job NAME`, which asks the scheduler where the job ran."
+)
 
 
 def _grid(columns: str, *parts: Any, gap: str = "14px") -> pn.Column:
@@ -111,19 +115,7 @@ def ranks(view: IncidentView) -> pn.viewable.Viewable:
     """Return the map of ranks, the rank that is chosen, its metrics and its log."""
     more = Unhurried("The rest is being drawn …", margin=0)
     if not len(view.ranks):
-        why = unseen(view, "job", "kubernetes", "slurm", "placement") or ["No log, placement or scheduler record names a rank."]
-        top: Any = missing(
-            "No rank is known", why, "Nodes and their metrics can still be looked at; logs of ranks would tell the rest."
-        )
-        return pn.Column(
-            top,
-            _machines(view),
-            _metrics(view, more),
-            _logs(view, 360),
-            more,
-            sizing_mode="stretch_width",
-            styles={"gap": "14px"},
-        )
+        return _without_ranks(view, more)
     facts = Surface(heard=view.heard, margin=0)
 
     def draw(*_: Any) -> None:
@@ -157,6 +149,27 @@ def ranks(view: IncidentView) -> pn.viewable.Viewable:
         margin=0,
         styles={"gap": "14px"},
     )
+
+
+def _without_ranks(view: IncidentView, more: Unhurried) -> pn.viewable.Viewable:
+    """Return what is known of a job whose ranks nobody names: when things happened on which node and GPU, and what would bring the map."""
+    from workbench.plots.timeline import on_tap, timeline
+
+    why = unseen(view, "job", "kubernetes", "slurm", "placement") or ["No log, placement or scheduler record names a rank."]
+    events = view.case.events
+    timed = events[events["time"].notna()] if len(events) else events
+    told = f" Below is what happened when: {plural(len(timed), 'event')} with a time." if len(timed) else ""
+    parts: list[Any] = [
+        missing("No rank is known, so there is no map of ranks", [*why, BRINGS], f"The verdict does not need it.{told}")
+    ]
+    if len(timed):
+        made = timeline(events, dark=view.dark, zero=seconds(view.document["time"]))
+        if made is not None:
+            on_tap(made, view.select_event)
+            parts.append(figure_pane(made))
+    # without metrics a node to choose would choose nothing, and a second box that says "none" would push the log off the screen
+    parts += [_machines(view), _metrics(view, more)] if len(view.case.metrics) else []
+    return pn.Column(*parts, _logs(view, 360), more, sizing_mode="stretch_width", margin=0, styles={"gap": "14px"})
 
 
 def _rank_html(view: IncidentView) -> str:

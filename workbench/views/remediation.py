@@ -27,7 +27,7 @@ from workbench.views.tables import Table, file_button, kept, to_csv, to_json
 __all__ = ["RemediationView"]
 
 _FIELDS = {"plan": text(128), "show": choice(*SHOWS), "node": text(253), "act": text(128), "tables": text(2000)}
-_WIDTHS = {"time": 188, "node": 112, "verb": 118, "rung": 104, "status": 82, "by": 124}
+_WIDTHS = {"time": 188, "node": 112, "verb": 118, "rung": 104, "status": 96, "by": 124}
 _ASKS = ("approve", "reject", "undo")
 
 

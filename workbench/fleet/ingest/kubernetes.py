@@ -11,6 +11,7 @@ from workbench.fleet.ingest.kubernetes_events import of_events
 from workbench.fleet.ingest.told import Told
 from workbench.parse.kubernetes import parse_objects
 from workbench.parse.kubernetes_devices import annotated, plugin_devices
+from workbench.parse.kubernetes_owners import owner_of
 from workbench.parse.kubernetes_reasons import bad, classify, condition_row, epoch
 
 __all__ = ["of_kubernetes"]
@@ -174,6 +175,7 @@ def _job(
     last = attempts[-1] if attempts else None
     state = _state_of(status) or (last["state"] if last else "pending")
     labels = {**_mapping(_mapping(pods[0].get("metadata")).get("labels") if pods else None), **_mapping(meta.get("labels"))}
+    owner = owner_of({"labels": labels})
     ended = epoch(status.get("completionTime") or status.get("endTime")) or _changed(status) or (last["ended"] if last else None)
     made = epoch(meta.get("creationTimestamp"))
     failed = state in ("failed", "preempted", "timeout")
@@ -181,8 +183,8 @@ def _job(
         "jobs",
         **common,
         name=job.partition("/")[2],
-        user=labels.get("user") or labels.get("owner"),
-        team=labels.get("team") or labels.get("kueue.x-k8s.io/queue-name") or job.partition("/")[0],
+        user=owner["user"],
+        team=owner["team"] or job.partition("/")[0],
         pool=None,
         nodes=len(last["node_names"]) or None if last else None,
         gpus=last["gpus"] if last else None,
