@@ -8,7 +8,6 @@ import re
 import resource
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 from workbench.catalog import scan_patterns
 from workbench.parse.scan import Scanner, ScanResult
@@ -16,6 +15,8 @@ from workbench.parse.scan import Scanner, ScanResult
 
 def _folder(scanner: Scanner, path: str, workers: int) -> ScanResult:
     """Scan every file of a folder, whatever it is: the least that reading it can cost."""
+    from concurrent.futures import ThreadPoolExecutor
+
     files = sorted(os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names)
     total = ScanResult()
     with ThreadPoolExecutor(workers) as pool:

@@ -8,15 +8,11 @@ import json
 import os
 import re
 import sys
-import tempfile
 import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
-
-from workbench.parse.gate import gate
-from workbench.parse.patterns import Unsupported, for_blocks, needles
 
 __all__ = ["Engine", "cache_folder", "engine"]
 
@@ -72,6 +68,8 @@ def engine(patterns: Sequence[str], *, name: str | None = None, cache: bool = Tr
 
 def _weight(pattern: str) -> int:
     """Return how specific a pattern is: the length of the shortest text that a match must contain."""
+    from workbench.parse.patterns import needles
+
     return min(map(len, needles(pattern)), default=0)
 
 
@@ -128,6 +126,8 @@ class _Hyperscan:
             return None
 
     def _save(self, file: Path, databases: tuple[Any, Any]) -> None:
+        import tempfile
+
         with contextlib.suppress(OSError, self._hs.error):
             first, second = (self._hs.dumpb(database) for database in databases)
             about = json.dumps({"rejected": self.rejected, "weights": self.weights, "gate": len(first)})
@@ -138,6 +138,9 @@ class _Hyperscan:
             os.replace(stream.name, file)
 
     def _compile(self, patterns: Sequence[str]) -> tuple[Any, Any]:
+        from workbench.parse.gate import gate  # what rewrites patterns is imported only where no compiled ones are in the cache
+        from workbench.parse.patterns import Unsupported, for_blocks
+
         self.weights = [_weight(pattern) for pattern in patterns]
         usable: list[tuple[int, bytes, bool]] = []
         for index, pattern in enumerate(patterns):
@@ -287,6 +290,8 @@ class _Re2(_Lines):
     def __init__(self, patterns: Sequence[str]) -> None:
         import re2  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
+        from workbench.parse.patterns import Unsupported, for_blocks
+
         options = re2.Options()
         options.max_mem = 512 << 20
         options.encoding = re2.Options.Encoding.LATIN1
@@ -312,6 +317,8 @@ class _Re(_Lines):
     name = "re"
 
     def __init__(self, patterns: Sequence[str]) -> None:
+        from workbench.parse.patterns import Unsupported, for_blocks, needles
+
         self._patterns: list[tuple[int, tuple[bytes, ...], re.Pattern[bytes]]] = []
         self.rejected = []
         self.weights = [_weight(pattern) for pattern in patterns]

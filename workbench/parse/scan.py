@@ -8,7 +8,6 @@ import re
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -206,6 +205,8 @@ class Scanner:
         if workers == 1 or len(starts) <= 1:
             work()
         else:
+            from concurrent.futures import ThreadPoolExecutor  # brings logging and more: only for who uses it
+
             with ThreadPoolExecutor(workers) as pool:
                 for job in [pool.submit(work) for _ in range(workers)]:
                     job.result()
