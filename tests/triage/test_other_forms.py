@@ -16,7 +16,7 @@ import pytest
 import workbench
 
 CASES = Path(__file__).parents[2] / "benchmarks/attribution/cases"
-MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 POD = re.compile(r"-(?:worker|trainer)-[\w-]+\.log$")
 # the stamps of job and kernel logs in these incidents; a month or year that is not written is the run's own
 STAMPS = (
@@ -48,7 +48,7 @@ def later(text: str, seconds: float) -> str:
             part = match.groupdict()
             month = int(part["m"]) if part.get("m") else MONTHS.index(part["name"]) + 1
             hour, minute, second = map(int, part["t"].split(":"))
-            at = dt.datetime(int(part.get("Y") or 2025), month, int(part["d"]), hour, minute, second)
+            at = dt.datetime(int(part.get("Y") or 2025), month, int(part["d"]), hour, minute, second, tzinfo=dt.UTC)
             return form.format(
                 at=at + dt.timedelta(seconds=seconds), **{name: part.get(name) or "" for name in ("gap", "letter")}
             )
