@@ -98,6 +98,27 @@ def from_windows(folder: Path, truth: dict[str, object]) -> bool:
     return changed([*logs(folder), *(folder / "kernel").glob("*")], lambda text: text.replace("\n", "\r\n"))
 
 
+def in_containers(folder: Path, truth: dict[str, object]) -> bool:
+    """``docker compose logs``: the container's name in front of every line; its machine goes by another name."""
+    for number, file in enumerate(sorted(logs(folder)), 1):
+        write(file, "".join(f"trainer-{number}  | {line}\n" for line in read(file).split("\n")[:-1]))
+    return bool(logs(folder))
+
+
+def with_timestamps(folder: Path, truth: dict[str, object]) -> bool:
+    """``kubectl logs --timestamps``: the time at which each line came in front of it, carriage returns and tracebacks as they were."""
+    for file in logs(folder):
+        lines = read(file).split("\n")[:-1]
+        own = [found[0] for line in lines if (found := re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", line))]
+        at, rows = own[0], []
+        for line in lines:
+            found = re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", line)
+            at = max(at, found[0]) if found else at
+            rows.append(f"{at.replace(' ', 'T')}.{len(rows):09d}Z {line}")
+        write(file, "\n".join(rows) + "\n")
+    return bool(logs(folder))
+
+
 def packed(folder: Path, truth: dict[str, object]) -> bool:
     """Everything in one archive, below a folder of its own."""
     archive = folder.with_name("evidence.tar.gz")
@@ -134,8 +155,16 @@ FORMS = (
     (with_prefixes, ("incident-0102", "incident-0126", "incident-0356", "incident-0655")),
     (one_kernel_file, ("incident-0187", "incident-0466", "incident-0655")),
     (from_windows, ("incident-0301", "incident-0426", "incident-0926")),
+    (
+        in_containers,
+        (
+            "platform-config-run-nofile-limit", "platform-network-run-dns-master-unresolvable", "platform-storage-run-ckpt-disk-full-rank0",
+            "user-config-run-shard-file-missing", "user-exception-run-shape-mismatch-forward",
+        ),
+    ),
+    (with_timestamps, ("platform-storage-run-stale-nfs-handle-ckpt", "user-config-run-shard-file-missing", "user-exception-run-embedding-index")),
     (packed, ("incident-0563", "incident-0623")),
-)
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -153,3 +182,24 @@ def test_another_form_of_the_same_evidence_is_the_same_verdict(
 
     assert said(folder) == own
     assert own[0] == truth["class"]
+
+
+def test_a_traceback_behind_a_progress_bar_with_a_stamp_in_front_is_the_end_of_the_job(tmp_path: Path) -> None:
+    """A runtime stamps lines; what follows a carriage return has none of its own and is of the same process."""
+    bar = "\r".join(f" {step}%|{'#' * (step // 10)}| {step}/100 [00:{step % 60:02d}<01:00,  1.00s/it]" for step in range(1, 53))
+    lines = [
+        "wandb: View run at https://wandb.example/run",
+        " 0%|          | 0/100 [00:00<?, ?it/s]\rYou're using a fast tokenizer.",
+        f"{bar}Traceback (most recent call last):",
+        '  File "/workspace/sft.py", line 201, in <module>',
+        "    trainer.train()",
+        "safetensors_rust.SafetensorError: Error while serializing: IoError(Os { code: 122, kind: FilesystemQuotaExceeded })",
+        "wandb: Run summary:",
+        "wandb:   train/global_step 53",
+    ]
+    log = tmp_path / "trainer.log"
+    log.write_text("".join(f"2026-11-29T16:0{number}:00.123456789Z {line}\n" for number, line in enumerate(lines)), newline="")
+
+    verdict = workbench.load(str(log)).triage()
+
+    assert (verdict.cls, verdict.evidence.iloc[0]["line"]) == ("platform/storage", 6)

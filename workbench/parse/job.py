@@ -12,7 +12,7 @@ from workbench.model import Event, Line, Parsed, Problem
 from workbench.parse.job_after import conclude
 from workbench.parse.job_launcher import file_hints, launched, mesh, placement, world_info, world_size
 from workbench.parse.job_signatures import matcher
-from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, RankState, Uttered, add, cut, details, remember
+from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, RankState, Uttered, add, cut, details, remember, whose
 from workbench.parse.learned import learned_context, split
 from workbench.parse.prefix import Prefix
 from workbench.parse.progress import Step, step_of
@@ -125,7 +125,7 @@ def _time(job: JobState, head: Prefix) -> float | None:
 
 def _line(job: JobState, line: Line) -> None:
     text = line.text
-    head = split(text, job.ctx, job.learned)
+    head = whose(job, line.no, split(text, job.ctx, job.learned))
     if head.rank is None and "Rank " in head.rest and (found := _OWN_RANK.search(head.rest[:300])):
         head.rank = int(found[1] or found[2])
     if head.rank is None:
@@ -175,8 +175,9 @@ def _line(job: JobState, line: Line) -> None:
                 state.first_time = moment
     _place(job, head, line.no)
     inside, raised = job.stacks.feed(line.no, head.stream, head.rest)
-    if inside and "Traceback (most recent call last):" in head.rest and job.before is not None and line.no - job.before[0] == 1:
-        job.intro[head.stream] = job.before[1]
+    begins = head.rest.lstrip().startswith("Traceback (most recent call last):")
+    if inside and begins and job.before is not None and line.no - job.before[0] == 1:
+        job.intro[head.stream] = job.before[1]  # of a traceback behind other words on its line, those are the introduction
     if inside and "Traceback (most recent call last):" in head.rest and head.stream:
         job.headed = (line.no, head)
     if raised is not None:

@@ -287,8 +287,9 @@ def _exceptions(job: JobState) -> None:
             data["also"] = also
         if raised.bare:
             data["bare"] = True
-        intro_text = intro.rest if intro is not None else raised.intro
-        if intro_text and raised.start - raised.intro_no <= 2:
+        near = raised.start - raised.intro_no <= 2
+        intro_text = intro.rest if intro is not None else raised.intro if near else ""
+        if intro_text and near:
             data["intro"] = intro_text[:200]
         role = row.role
         if raised.chained_from is not None:

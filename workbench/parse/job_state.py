@@ -115,6 +115,8 @@ class JobState:
     raised: list[Uttered] = field(default_factory=list)
     words: dict[int, tuple[int, str, Prefix, float | None, int]] = field(default_factory=dict)
     before: tuple[int, Prefix, str] | None = None
+    piece: tuple[int, Prefix] | None = None  # number and head of the line before this piece of a rewritten line
+    stamped: bool = True  # every line so far begins with a stamp
     intro: dict[str, Prefix | None] = field(default_factory=dict)
     index: dict[tuple[Any, ...], Event] = field(default_factory=dict)
     noise: dict[str, int] = field(default_factory=dict)
@@ -275,3 +277,26 @@ def cut(text: str, pattern: re.Pattern[str] | None) -> str:
     if len(part) <= _TEXT:
         return part
     return text[max(left, start - 200) :][:_TEXT]
+
+
+_NOBODY = "None/None/None/None/None"  # the stream of a line whose head is a stamp
+_WHOSE = ("time", "clock", "yearless", "rank", "task", "local_rank", "node", "pid", "pod", "stream")
+
+
+def whose(job: JobState, no: int, head: Prefix) -> Prefix:
+    """
+    Return the head of a line with what its neighbours say of it.
+
+    What follows a carriage return has the prefix of its line: whoever put one in front of lines knows no other ends than theirs. Stamps in
+    front of every line were put there by who collected them (``kubectl logs --timestamps``, CRI) and tell no speaker from another.
+    """
+    if job.piece is not None and job.piece[0] == no and not head.stream:
+        for name in _WHOSE:
+            setattr(head, name, getattr(job.piece[1], name))
+        return head
+    if not head.stream and head.rest.strip():
+        job.stamped = False
+    elif job.stamped and head.stream == _NOBODY:
+        head.stream, head.rest = "", head.rest.removeprefix(" ")  # tracebacks are told by how far their lines are indented
+    job.piece = no, head
+    return head

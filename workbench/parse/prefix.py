@@ -336,8 +336,8 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
         if ctx.pdsh and (found := _HOST.match(text, at)) and found[1] in ctx.hosts:
             head.node = head.node or found[1]
             return found.end()
-        if ctx.hosts and (found := _PIPE.match(text, at)) and found[1] in ctx.hosts:
-            head.node = head.node or found[1]
+        if ctx.hosts and head.pod is None and (found := _PIPE.match(text, at)) and found[1] in ctx.hosts:
+            head.pod = found[1]  # a container: on which machine, others have to tell
             return found.end()
         if found := _TASK.match(text, at):
             return found.end()
