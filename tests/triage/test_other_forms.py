@@ -186,10 +186,10 @@ def test_another_form_of_the_same_evidence_is_the_same_verdict(
 
 def test_a_traceback_behind_a_progress_bar_with_a_stamp_in_front_is_the_end_of_the_job(tmp_path: Path) -> None:
     """A runtime stamps lines; what follows a carriage return has none of its own and is of the same process."""
-    bar = "\r".join(f" {step}%|{'#' * (step // 10)}| {step}/100 [00:{step % 60:02d}<01:00,  1.00s/it]" for step in range(1, 53))
+    bar = "".join(f"\r {step}%|{'#' * (step // 10)}| {step}/100 [00:{step % 60:02d}<01:00,  1.00s/it]" for step in range(1, 53))
     lines = [
         "wandb: View run at https://wandb.example/run",
-        " 0%|          | 0/100 [00:00<?, ?it/s]\rYou're using a fast tokenizer.",
+        "\r 0%|          | 0/100 [00:00<?, ?it/s]\rYou're using a fast tokenizer.",
         f"{bar}Traceback (most recent call last):",
         '  File "/workspace/sft.py", line 201, in <module>',
         "    trainer.train()",
