@@ -119,6 +119,19 @@ def with_timestamps(folder: Path, truth: dict[str, object]) -> bool:
     return bool(logs(folder))
 
 
+def with_ts(folder: Path, truth: dict[str, object]) -> bool:
+    """``… |& ts``: month, day and time in front of every line, as moreutils writes them, and no host behind them."""
+    for file in logs(folder):
+        rows, at = [], ""
+        for line in read(file).split("\n")[:-1]:
+            found = re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", line)
+            at = max(at, found[0]) if found else at
+            month, day = (int(part) for part in (at or "2026-11-29").split(" ")[0].split("-")[1:])
+            rows.append(f"{MONTHS[month - 1]} {day:02d} {at[11:] or '00:00:00'} {line}")
+        write(file, "\n".join(rows) + "\n")
+    return bool(logs(folder))
+
+
 def packed(folder: Path, truth: dict[str, object]) -> bool:
     """Everything in one archive, below a folder of its own."""
     archive = folder.with_name("evidence.tar.gz")
@@ -162,6 +175,7 @@ FORMS = (
             "user-config-run-shard-file-missing", "user-exception-run-shape-mismatch-forward",
         ),
     ),
+    (with_ts, ("platform-config-run-nofile-limit", "user-config-run-backend-nccl-missing", "user-exception-run-embedding-index")),
     (with_timestamps, ("platform-storage-run-stale-nfs-handle-ckpt", "user-config-run-shard-file-missing", "user-exception-run-embedding-index")),
     (packed, ("incident-0563", "incident-0623")),
 )  # fmt: skip

@@ -83,8 +83,9 @@ _NEMO = re.compile(rf"\[NeMo ([DIWEC]) (\d{{4}})-(\d{{2}})-(\d{{2}}) {_T} [^\]]*
 # [1579244700.742289] [node-a:41109:0] debug.c:1076 UCX  DEBUG | [node-a:2850 :0:2917] Caught signal 7
 _EPOCH = re.compile(r"\[(\d{10}(?:\.\d+)?)\]")
 _UCX = re.compile(r"\[([A-Za-z][\w.-]*):(\d+)(?:\s?:\d+)+\]|\[([A-Za-z][\w-]*):(\d+)\] (?=\*\*\*|\[|Signal)")
-# Jan  5 12:01:02 node-a train[4123]:
-_SYSLOG = re.compile(rf"([A-Z][a-z]{{2}})\s+(\d{{1,2}}) {_T} (\S+) ([\w./-]+)(?:\[(\d+)\])?:")
+# Jan  5 12:01:02 node-a train[4123]: | Jan  5 12:01:02 [rank3]: (`ts` of moreutils: what follows is the line)
+_FROM = r"(?: (?![DIWEF]\d{4} )([A-Za-z\d][\w.-]*) ([A-Za-z_/(][\w./-]*)(?:\[(\d+)\])?:|(?= ))"
+_SYSLOG = re.compile(rf"([A-Z][a-z]{{2}})\s+(\d{{1,2}}) {_T}{_FROM}")
 # Thu Jan 22 01:35:46 2025 | Mon Jan 22 01:35:46 UTC 2025
 _CTIME = re.compile(rf"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? ([A-Z][a-z]{{2}})\s+(\d{{1,2}}) {_T}(?: ([A-Z]{{3,4}}))? (\d{{4}})")
 # [titan] 2026-11-29 16:53:32,737 - root - INFO -
@@ -243,8 +244,7 @@ def _time(head: Prefix, text: str, at: int, year: int | None) -> int:
             return found.end()
         if (found := _SYSLOG.match(text, at)) and found[1] in MONTHS:
             _stamp(head, year, MONTHS[found[1]], int(found[2]), found.group(3, 4, 5, 6))
-            head.yearless = True
-            head.node = head.node or found[7]
+            head.yearless, head.node = True, head.node or found[7]
             head.pid = int(found[9]) if found[9] else head.pid
             return found.end()
     return at
