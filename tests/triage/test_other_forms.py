@@ -132,6 +132,11 @@ def with_ts(folder: Path, truth: dict[str, object]) -> bool:
     return bool(logs(folder))
 
 
+def with_task_numbers(folder: Path, truth: dict[str, object]) -> bool:
+    """``srun -l torchrun …`` on one node: the number in front of every line is the task's, and each task has all ranks of its node."""
+    return changed(logs(folder), lambda text: "".join(f"0: {line}\n" for line in text.split("\n")[:-1]))
+
+
 def packed(folder: Path, truth: dict[str, object]) -> bool:
     """Everything in one archive, below a folder of its own."""
     archive = folder.with_name("evidence.tar.gz")
@@ -175,6 +180,7 @@ FORMS = (
             "user-config-run-shard-file-missing", "user-exception-run-shape-mismatch-forward",
         ),
     ),
+    (with_task_numbers, ("unknown-run-sigkill-rank4-plain", "unknown-run-16-ranks-sigkill", "user-exception-run-two-faults-exception-then-kill")),
     (with_ts, ("platform-config-run-nofile-limit", "user-config-run-backend-nccl-missing", "user-exception-run-embedding-index")),
     (with_timestamps, ("platform-storage-run-stale-nfs-handle-ckpt", "user-config-run-shard-file-missing", "user-exception-run-embedding-index")),
     (packed, ("incident-0563", "incident-0623")),

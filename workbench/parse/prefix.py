@@ -434,8 +434,8 @@ def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:
     return head
 
 
-# [rank8]: | [default3]: | rank 8/32 local_rank 0 | | rank 8 |   behind the number of a task
-_SAYS_RANK = re.compile(r"\[rank(\d+)\]|\[[a-z]+_?\d+\]:|\| (?:INFO|WARNING|ERROR) \|.{0,40}\| rank (\d+)[ /]")
+# [rank8]: | [default3]: | | rank 8 | | rank=8 | W1129 16:19:56 90 torch/distributed/elastic/… (an agent)   behind the number of a task
+_SAYS_RANK = re.compile(r"\[rank(\d+)\]|\[[a-z]+_?\d+\]:|(?:\| rank | rank=)(\d+)[ /]|[WEI]\d{4} .{22,32}torch/distributed/(?:el|run)")
 
 
 def _counts_tasks(number: str, rest: str, pids: dict[str, str]) -> bool:
