@@ -339,9 +339,7 @@ def _speaker(head: Prefix, text: str, at: int, ctx: Context) -> int:
         if ctx.hosts and head.pod is None and (found := _PIPE.match(text, at)) and found[1] in ctx.hosts:
             head.pod = found[1]  # a container: on which machine, others have to tell
             return found.end()
-        if found := _TASK.match(text, at):
-            return found.end()
-        if found := _CRI.match(text, at):
+        if found := _TASK.match(text, at) or _CRI.match(text, at):
             return found.end()
     if "failure" in text and (found := _TESTS.match(text, at)):
         head.node, head.pid = found[1], int(found[2]) if found[2] else head.pid
@@ -435,7 +433,9 @@ def split_prefix(text: str, ctx: Context = NO_CONTEXT) -> Prefix:
 
 
 # [rank8]: | [default3]: | | rank 8 | | rank=8 | W1129 16:19:56 90 torch/distributed/elastic/… (an agent)   behind the number of a task
-_SAYS_RANK = re.compile(r"\[rank(\d+)\]|\[[a-z]+_?\d+\]:|(?:\| rank | rank=)(\d+)[ /]|[WEI]\d{4} .{22,32}torch/distributed/(?:el|run)")
+_SAYS_RANK = re.compile(
+    r"\[rank(\d+)\]|\[[a-z]+_?\d+\]:|(?:\| rank | rank=)(\d+)[ /]|[WEI]\d{4} .{22,32}torch/distributed/(?:el|run)"
+)
 
 
 def _counts_tasks(number: str, rest: str, pids: dict[str, str]) -> bool:
