@@ -153,8 +153,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByServer(config, log)
 
 
+# what no run against real servers starts by itself: what it is, the variable that switches it on (empty: none does), and why
+LEFT_OUT = (
+    (
+        "Slurm 24.11 and 26.05",
+        "WORKBENCH_SLURM_SUITES",
+        'WORKBENCH_SLURM_SUITES="trixie sid" runs them, in 600 MB each; here Debian\'s own version ran, and recordings of the others.',
+    ),
+    (
+        "Elasticsearch 8",
+        "WORKBENCH_TEST_ELASTICSEARCH_MAJOR",
+        "WORKBENCH_TEST_ELASTICSEARCH_MAJOR=8 runs it in the place of 9.",
+    ),
+    ("Mimir, Amazon's and Google's managed Prometheus", "", "no server of them can be started here; their answers are played."),
+    ("a GPU with its driver", "", "NVIDIA's own library without a driver and a library played by the tests stand in its place."),
+    ("kubelet and a container engine", "", "pods are played on the real control plane."),
+)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Name what did not run here and how it is run: a test that nobody sees left out tests nothing."""
+    if config.option.markexpr == "live or slow":
+        terminalreporter.section("left out here")
+        for what, variable, why in LEFT_OUT:
+            if not variable or not os.environ.get(variable):
+                terminalreporter.write_line(f"{what}: {why}")
     if config.option.markexpr != "not live and not slow":
         return
     terminalreporter.section("left out here")

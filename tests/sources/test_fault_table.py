@@ -64,6 +64,17 @@ TABLE: dict[str, tuple[str, str, str, str, str]] = {
     ),
 }  # fmt: skip
 
+# a test of many faults is a test of this one only when it is among its parameters
+KINDS = {
+    "refused": {"refused"},
+    "time-out in the middle": {"hang"},
+    "401, 403": {"401", "403"},
+    "500": {"500"},
+    "redirect to a login page": {"login-page", "html"},
+    "body cut in the middle": {"cut"},
+    "answers very slowly": {"slow"},
+}
+
 
 @pytest.mark.parametrize(("fault", "source"), [(fault, source) for fault in TABLE for source in SOURCES])
 def test_each_cell_is_a_test(fault: str, source: str) -> None:
@@ -72,4 +83,27 @@ def test_each_cell_is_a_test(fault: str, source: str) -> None:
         return
     file, function = cell.split(":")
     tree = ast.parse((HERE / f"test_{file}.py").read_text(encoding="utf-8"))
-    assert function in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function]
+    assert found
+    if "fault" in (argument.arg for argument in found[0].args.args):
+        assert KINDS[fault] <= parameters(found[0])
+
+
+def parameters(test: ast.FunctionDef) -> set[str]:
+    """Return what `fault` is in a test's parametrize: the list itself, or the first of each tuple."""
+    for mark in test.decorator_list:
+        if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.parametrize":
+            names, rows = (ast.literal_eval(argument) for argument in mark.args[:2])
+            if "fault" in names:
+                return {row if isinstance(row, str) else row[0] for row in rows}
+    return set()
+
+
+def test_a_fault_that_a_test_does_not_play_is_noticed() -> None:
+    source = """
+@pytest.mark.parametrize(("fault", "word"), [("refused", "no"), ("cut", "in the middle")])
+def test_many(fault, word): ...
+"""
+    (test,) = ast.parse(source).body
+    assert isinstance(test, ast.FunctionDef)
+    assert parameters(test) == {"refused", "cut"}
