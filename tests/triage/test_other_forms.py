@@ -93,6 +93,20 @@ def one_kernel_file(folder: Path, truth: dict[str, object]) -> bool:
     return len(files) > 1
 
 
+def kernel_from_loki(folder: Path, truth: dict[str, object]) -> bool:
+    """Kernel logs as ``logcli query -o jsonl`` prints them: the line without its own stamp and host, which are beside it."""
+    stamp = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\S* \S+ kernel: (.*)")
+
+    def row(line: str, host: str) -> str:
+        at, text = stamp.match(line).groups()  # type: ignore[union-attr]
+        return json.dumps({"labels": {"host": host, "job": "systemd-journal"}, "line": text, "timestamp": f"{at}Z"})
+
+    files = sorted(file for file in (folder / "kernel").glob("*.log*") if all(map(stamp.match, read(file).split("\n")[:-1])))
+    for file in files:
+        write(file, "".join(row(line, file.name.split(".log")[0]) + "\n" for line in read(file).split("\n")[:-1]))
+    return bool(files)
+
+
 def from_windows(folder: Path, truth: dict[str, object]) -> bool:
     """Somebody's editor has made every line end a CRLF."""
     return changed([*logs(folder), *(folder / "kernel").glob("*")], lambda text: text.replace("\n", "\r\n"))
@@ -172,6 +186,7 @@ FORMS = (
     (wrong_clock, ("incident-0145", "incident-0301", "incident-0602", "incident-0668")),
     (with_prefixes, ("incident-0102", "incident-0126", "incident-0356", "incident-0655")),
     (one_kernel_file, ("incident-0187", "incident-0466", "incident-0655")),
+    (kernel_from_loki, ("incident-0596", "incident-0734", "incident-0174")),
     (from_windows, ("incident-0301", "incident-0426", "incident-0926")),
     (
         in_containers,

@@ -229,6 +229,28 @@ def unwrapped_line(text: str) -> str:
     return _message(text.encode("utf-8", "replace")).decode("utf-8", "replace").replace("\n", " ") if text[:1] == "{" else text
 
 
+_TIMES = ("time", "timestamp", "@timestamp", "ts")
+# what collectors put beside a line to say where it is from (Loki, Fluent Bit, Filebeat, Vector, Cloud Logging); other tables say what happened
+_LABELS = frozenset(
+    {
+        "agent",
+        "cloud",
+        "container",
+        "docker",
+        "ecs",
+        "fields",
+        "host",
+        "input",
+        "kubernetes",
+        "labels",
+        "log",
+        "metadata",
+        "resource",
+        "tags",
+    }
+)
+
+
 def _message(row: bytes) -> bytes:
     try:
         data = json.loads(row)
@@ -236,26 +258,25 @@ def _message(row: bytes) -> bytes:
         return row
     if not isinstance(data, dict):
         return row
+    payload = data.get("jsonPayload")
+    if isinstance(payload, dict):  # Cloud Logging puts what the node sent into a table of its own
+        data = {**{name: data[name] for name in _TIMES if name in data}, **payload}
+    when = next((str(data[name]) for name in _TIMES if data.get(name)), "")
     if "MESSAGE" in data:  # journald
         message = data["MESSAGE"]
         if isinstance(message, list):  # bytes that are no UTF-8 come as numbers
             message = bytes(each & 255 for each in message if isinstance(each, int)).decode("utf-8", "replace")
         stamp = str(data.get("__REALTIME_TIMESTAMP") or data.get("_SOURCE_REALTIME_TIMESTAMP") or "")
-        when = _iso(int(stamp)) if stamp.isdigit() else ""
+        when = _iso(int(stamp)) if stamp.isdigit() else when
         tag = str(data.get("SYSLOG_IDENTIFIER") or data.get("_COMM") or "kernel")
         pid = f"[{data['_PID']}]" if data.get("_PID") and tag != "kernel" else ""
         return f"{when} {data.get('_HOSTNAME', 'localhost')} {tag}{pid}: {message}".strip().encode("utf-8", "replace")
     for key in ("log", "message", "msg", "textPayload", "line", "event"):
         text = data.get(key)
         if isinstance(text, str):
-            rest = {
-                name: value
-                for name, value in data.items()
-                if name not in (key, "time", "timestamp", "@timestamp", "ts", "stream", "level")
-            }
-            if key != "log" and any(isinstance(value, (dict, list)) for value in rest.values()):
+            tables = {name for name, value in data.items() if name not in (key, *_TIMES) and isinstance(value, (dict, list))}
+            if key != "log" and not tables <= _LABELS:
                 return row  # the message is only the title of what the other fields say
-            when = next((str(data[name]) for name in ("time", "timestamp", "@timestamp", "ts") if data.get(name)), "")
             level = str(data.get("level") or "") if key != "log" else ""
             return " ".join(part for part in (when, level, text.rstrip("\n")) if part).encode("utf-8", "replace")
     return row

@@ -6,6 +6,7 @@ import re
 
 from workbench.parse.addresses import looks_like_hosts
 from workbench.sources import sniff_rules as rules
+from workbench.sources.documents import unwrapped
 
 __all__ = ["KINDS", "is_json", "kind_of", "looks_binary"]
 
@@ -160,9 +161,26 @@ def _json_kind(name: str, text: str) -> str:
         return "slurm-text"
     if re.match(r'\{\s*"message"\s*:\s*(?:\{|")', text) and ("\n{" not in text.strip()):
         return "torchelastic-error"
-    if re.match(r'\{[^{}\n]*"(?:log|msg|message|level|textPayload)"\s*:', text):
-        return "job-log"
-    return "text"
+    return _wrapped_kind(name, text) or ("job-log" if _WRAPPED.match(text) else "text")
+
+
+_WRAPPED = re.compile(r'\{[^{}\n]*"(?:log|msg|message|level|textPayload)"\s*:')
+
+
+def _wrapped_kind(name: str, text: str) -> str:
+    """Return the kind of a node's log that a collector made an object a line of; empty for others."""
+    inner = unwrapped(text[: text.rfind("\n") + 1].encode())
+    if inner is None:
+        return ""
+    rows = [row[12:].partition(" ")[2] if _ISO.match(row) else row for row in inner[0].decode("utf-8", "replace").split("\n")]
+    kernel = _OF_KERNEL.search(text) or _text_kind(name, "\n".join(row for row in rows if row[:1] != "{")) == "kernel-log"
+    return "kernel-log" if kernel else ""
+
+
+_OF_KERNEL = re.compile(
+    r'"(?:transport|syslog_identifier|job|unit)"\s*:\s*"kernel"', re.IGNORECASE
+)  # Promtail's and Vector's labels
+_ISO = re.compile(r"\d{4}-\d\d-\d\dT")
 
 
 def _text_kind(name: str, text: str) -> str:
