@@ -212,8 +212,36 @@ def derive(context: Context) -> None:
         fresh += analyse_flight(dumps, context.world_size)
     first = context.lives[0] if context.lives else None
     of_first = [event for event in context.events if first is None or event.time is None or event.time < first.until]
+    fresh = normalise(context, fresh)
+    _told_by_kernel(context, fresh)
     compared = analyse_watchdogs(of_first, context.world_size) + analyse_stacks(context.events)
     base = max((event.order for event in context.events), default=0)
     for number, event in enumerate((*fresh, *compared)):
         event.order = base + 1 + number
-    context.events = coalesce(context, [*context.events, *normalise(context, fresh), *normalise(context, compared, timed=True)])
+    context.events = coalesce(context, [*context.events, *fresh, *normalise(context, compared, timed=True)])
+
+
+_SCRAPES = 90.0  # seconds within which a gauge shows what the kernel log has: exporters are asked every 15 to 60 s
+
+
+def _told_by_kernel(context: Context, fresh: list[Event]) -> None:
+    """Take the last-value gauge for a repetition where the node's kernel log has the Xid itself, with the process that it is about."""
+    logged: dict[tuple[str | None, int | None], list[Event]] = defaultdict(list)
+    for event in context.events:
+        if event.source == "kernel" and event.code is not None and event.time is not None:
+            logged[event.node, event.code].append(event)
+    for event in fresh:
+        if event.signature != "metric-xid-change" or event.time is None:
+            continue
+        for other in logged[event.node, event.code]:
+            apart = event.gpu is not None and other.gpu is not None and _differ(event.gpu, other.gpu)
+            if not apart and -5.0 <= event.time - (other.time or 0.0) <= _SCRAPES:
+                event.role, event.data["same_as"] = "context", f"{other.file}:{other.line}"
+                break
+
+
+def _differ(one: Gpu, other: Gpu) -> bool:
+    return any(
+        mine is not None and theirs is not None and mine != theirs
+        for mine, theirs in ((one.pci, other.pci), (one.uuid, other.uuid))
+    )
