@@ -424,9 +424,9 @@ def parse_document(document: Document, reference: float | None = None) -> Parsed
 
         return parse_dump(document.raw or b"", file=file)
     if kind == "torchelastic-error":
-        from workbench.parse.torchelastic import parse_error_file
+        from workbench.parse.torchelastic import as_in_a_log, parse_error_file
 
-        return parse_error_file(document.data, file=file)
+        return as_in_a_log(parse_error_file(document.data, file=file))
     if kind == "stacks" or (kind == "text" and any(_PS.match(line.text) for line in lines[:5])):
         from workbench.parse.stacks import parse_stacks
 

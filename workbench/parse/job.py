@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +10,12 @@ from typing import Any
 from workbench.model import Event, Line, Parsed, Problem
 from workbench.parse.job_after import conclude
 from workbench.parse.job_launcher import file_hints, launched, mesh, placement, world_info, world_size
+from workbench.parse.job_numbers import numbers
 from workbench.parse.job_signatures import matcher
 from workbench.parse.job_state import MAX_EVENTS, SOFT, JobState, RankState, Uttered, add, cut, details, remember, whose
 from workbench.parse.learned import learned_context, split
 from workbench.parse.prefix import Prefix
-from workbench.parse.progress import Step, step_of
+from workbench.parse.progress import step_of
 from workbench.parse.slurm_log import event_of
 
 __all__ = ["parse_job"]
@@ -140,15 +140,7 @@ def _line(job: JobState, line: Line) -> None:
         job.tally.line(_speaker(head), own_time)
     if head.yearless and head.time is None:
         job.yearless += 1
-    moment = own_time
-    if moment is None:
-        moment = job.last.get(head.stream, job.any_last) if head.stream else job.any_last
-    else:
-        job.any_last = moment
-        if job.first_time is None:
-            job.first_time = moment
-        if head.stream:
-            job.last[head.stream] = moment
+    moment = job.moment(head.stream, own_time)
     hits = line.hits if not job.own else tuple(job.matcher.search(text))
     if (voice := head.node or head.pod or job.node) is not None:
         job.voices[voice] = (line.no, moment)
@@ -327,10 +319,7 @@ def _progress(job: JobState, line: Line, head: Prefix, moment: float | None, own
         return
     if own_time is not None and step.step is not None:
         job.tally.step(_speaker(head), step.step)
-    _norm(job, line, head, moment, step)
-    if step.loss is not None and not math.isfinite(step.loss) and head.level not in ("WARNING", "ERROR", "CRITICAL"):
-        row = job.matcher.rows["loss-nan"]
-        add(job, row, line.no, line.text, head, moment, {"loss": str(step.loss), "step": step.step})
+    numbers(job, line, head, moment, step)
     if head.rank is not None and step.step is not None:
         state = job.ranks.setdefault(head.rank, RankState())
         state.last_step, state.last_step_line = step.step, line.no
@@ -342,27 +331,6 @@ def _progress(job: JobState, line: Line, head: Prefix, moment: float | None, own
         if len(job.progress) > _MAX_PROGRESS:
             del job.progress[::2]
             job.stride *= 2
-
-
-def _norm(job: JobState, line: Line, head: Prefix, moment: float | None, step: Step) -> None:
-    """Two steps in a row whose gradients are NaN (or infinite) diverged; one alone is a loss scale that finds its size."""
-    if step.norm is None:
-        if step.loss is not None:
-            job.norms.pop(head.rank, None)
-        return
-    if math.isfinite(step.norm):
-        job.norms.pop(head.rank, None)
-        for event in job.parsed.events:
-            if event.signature == "grad-norm-nan" and event.rank == head.rank:
-                event.role, event.data["handled"] = "context", True
-        return
-    first = job.norms.get(head.rank)
-    if first is None:
-        job.norms[head.rank] = (line.no, line.text, head, moment, 1)
-        return
-    job.norms[head.rank] = (*first[:4], first[4] + 1)
-    if first[4] == 1:
-        add(job, job.matcher.rows["grad-norm-nan"], first[0], first[1], first[2], first[3], {"norm": str(step.norm)})
 
 
 def _emit(

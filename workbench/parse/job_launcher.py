@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from workbench.model import Gpu, Placement
+from workbench.parse.ids import pci
 from workbench.parse.prefix import Prefix
 from workbench.parse.traceback import Raised, Tracebacks
 
@@ -59,6 +60,11 @@ _MESH = re.compile(
 _BANNER = re.compile(r"\brank (\d+)/(\d+),? local_rank (\d+) on (\S+)(?: (?:cuda|gpu):(\d+))?")
 # comm 0x5581e8a0 rank 3 nranks 16 cudaDev 3 nvmlDev 3 busId b8000 commId 0x1 - Init COMPLETE
 _COMM = re.compile(r"\brank (\d+) n[rR]anks (\d+)\s+cudaDev (\d+)(?: nvmlDev (\d+))?\s+busId ([0-9a-fA-F]+)")
+# CUDA_VISIBLE_DEVICES=4,5,6,7,0,1,2,3 pci 0000:43:00.0 | LOCAL_RANK: 3 - CUDA_VISIBLE_DEVICES: [4,5,6,7] | pciBusId=0000:43:00.0
+_VISIBLE = re.compile(r"CUDA_VISIBLE_DEVICES['\"]?\s?[=:]\s?['\"\[]?(\d{1,3}(?:, ?\d{1,3})*)(?![\w-])")
+_BUS = re.compile(
+    r"\bpci(?:[-_ ]?(?:bus[-_ ]?id|address))?\b\s?[=:]?\s?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\b", re.I
+)
 # initializing process group backend=gloo world=8 local_rank=1 pid=11164 | RANK=3 LOCAL_RANK=3 WORLD_SIZE=16 MASTER_ADDR=node-a
 _PAIR = re.compile(
     r"\b(global_rank|local_rank|rank|world_size|world|pid|host|hostname|node|device|cuda)\b['\"]?\s?[=:]\s?['\"]?(?:cuda:)?([\w.-]+)",
@@ -135,7 +141,7 @@ def placement(head: Prefix, node: str | None) -> Placement | None:
         gpu: Gpu | None = Gpu(index=int(found[4] or found[3]), pci=nccl_bus(found[5]))
         return Placement(int(found[1]), head.node or node, gpu=gpu, pid=head.pid, time=head.time, origin="nccl-init")
     if found := _BANNER.search(text):
-        gpu = Gpu(index=int(found[5])) if found[5] else None
+        gpu = _device(text, found[5] or found[3], sure=bool(found[5]))
         return Placement(int(found[1]), found[4], int(found[3]), gpu, head.pid, time=head.time, origin="launcher-line")
     if found := _TESTS.search(text):
         return Placement(
@@ -169,7 +175,8 @@ def placement(head: Prefix, node: str | None) -> Placement | None:
             return None
         host = pairs.get("host") or pairs.get("hostname") or pairs.get("node") or head.node or node
         device = pairs.get("device") or pairs.get("cuda")
-        gpu = Gpu(index=int(device)) if device and device.isdigit() else None
+        own = device is not None and device.isdigit()
+        gpu = _device(text, device if own and device else local, sure=own)
         pid = pairs.get("pid")
         return Placement(
             int(rank),
@@ -181,6 +188,20 @@ def placement(head: Prefix, node: str | None) -> Placement | None:
             origin="launcher-line",
         )
     return None
+
+
+def _device(text: str, number: str, *, sure: bool) -> Gpu | None:
+    """
+    Return the GPU of a process that numbers it `number`, from what else its line says: the devices that it sees, or the address.
+
+    A process numbers the devices that it sees from 0, in the order of ``CUDA_VISIBLE_DEVICES``. Without either the number counts only
+    when the line says that it is the device's (`sure`), not the local rank.
+    """
+    bus, visible = _BUS.search(text), _VISIBLE.search(text)
+    order = visible[1].replace(" ", "").split(",") if visible else []
+    index = int(order[int(number)]) if int(number) < len(order) else int(number) if sure and not order else None
+    address = pci(bus[1]) if bus else None
+    return Gpu(index=index, pci=address) if index is not None or address else None
 
 
 @dataclass(slots=True)

@@ -88,6 +88,9 @@ class RankState:
     started: bool = False
 
 
+_OLD = 60.0  # seconds: buffers of a job's processes are emptied within them; ours
+
+
 @dataclass(slots=True)
 class JobState:
     """What is gathered while the lines go by."""
@@ -108,6 +111,7 @@ class JobState:
     seen_steps: int = 0
     last: dict[str, float] = field(default_factory=dict)
     any_last: float | None = None
+    woven: bool = True  # no stamp so far is much older than one before it: the lines came in as they were written
     first_time: float | None = None
     attempts: list[dict[str, Any]] = field(default_factory=list)
     summary: Summary = field(default_factory=Summary)
@@ -146,6 +150,26 @@ class JobState:
     )  # the last ordinary line of each rank, or of -1 - local rank
     tally: Tally = field(default_factory=Tally)
     saved: list[tuple[float | None, int, int | None]] = field(default_factory=list)  # checkpoints: time, line, step
+
+    def moment(self, stream: str, stamp: float | None) -> float | None:
+        """
+        Return when a line of a stream was written, from its own stamp or the last one before it.
+
+        Without a stamp of its own it has that of its stream's last line; when the file was written by all together and that one is old,
+        the last of the file, for a process that says nothing for an hour fails an hour later.
+        """
+        if stamp is None:
+            own = self.last.get(stream, self.any_last) if stream else self.any_last
+            late = own is not None and self.any_last is not None and self.any_last - own > _OLD
+            return self.any_last if late and self.woven else own
+        if self.any_last is not None and stamp < self.any_last - _OLD:
+            self.woven = False  # files one after the other, or a clock that is wrong
+        self.any_last = stamp
+        if self.first_time is None:
+            self.first_time = stamp
+        if stream:
+            self.last[stream] = stamp
+        return stamp
 
 
 def remember(

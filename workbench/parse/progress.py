@@ -64,8 +64,8 @@ _OF_EPOCH = re.compile(r"\b(?:Iter\(\w+\)|Train: \d+) \[\s*(\d+)/(\d+)[\] ]")
 _KERAS = re.compile(r"(?:^|[\r\x08])\s*(\d+)/(\d+) (?:\[[=>.]{10,}\]|[━ ]{10,})")
 # HF Trainer: {'loss': 1.4358, 'grad_norm': 0.9, 'learning_rate': 7e-05, 'epoch': 0.52}
 _TRAINER = re.compile(r"\{'(?:loss|train_loss|eval_loss)': ")
-# grad norm: nan | 'grad_norm': 0.9 | grad_norm=inf | l2_norm/grad/global: nan
-_NORM = re.compile(rf"(?:grad(?:ient)?[_ ]?norm|l2_norm/grad/global)['\"]?\s*[:=]?\s*({_NUMBER})(?!\w)")
+# grad norm: nan | 'grad_norm': 0.9 | grad_norm=inf | gnorm 0.21 | l2_norm/grad/global: nan
+_NORM = re.compile(rf"(?:grad(?:ient)?[_ ]?norm|\bgnorm|l2_norm/grad/global)['\"]?\s*[:=]?\s*({_NUMBER})(?!\w)")
 # A server that came up: uvicorn, SGLang, Triton, TGI, Ray Serve …
 _READY = re.compile(
     r"Application startup complete|server is fired up and ready|Uvicorn running on http|Started (?:HTTP|GRPCInference|Metrics )\s?Service at"

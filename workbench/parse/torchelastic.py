@@ -17,7 +17,7 @@ from typing import Any
 from workbench.model import Event, Line, Parsed, Problem
 from workbench.parse.flight_recorder import rank_of_file
 
-__all__ = ["exception_of", "parse_elastic_summary", "parse_error_file"]
+__all__ = ["as_in_a_log", "exception_of", "parse_elastic_summary", "parse_error_file"]
 
 # rank-3.attempt-2.json      /tmp/torchelastic_x/none_y/attempt_0/3/error.json
 _ATTEMPT = re.compile(r"attempt[-_.]?(\d+)", re.IGNORECASE)
@@ -101,6 +101,7 @@ def parse_error_file(data: Any, *, file: str, rank: int | None = None) -> Parsed
     event = Event("torchelastic-error-file", "torchelastic", text=first[:2000], file=file)
     event.time = _timestamp(info.get("timestamp"))
     event.rank, event.local_rank, event.attempt = _who(file, rank)
+    _says_who(data, event)
     event.code = code
     event.data = {
         "exception": exception[0] if exception else None,
@@ -112,6 +113,42 @@ def parse_error_file(data: Any, *, file: str, rank: int | None = None) -> Parsed
     out.events.append(event)
     out.facts.update(kind="torchelastic-error", rank=event.rank, attempt=event.attempt)
     return out
+
+
+def _says_who(data: Any, event: Event) -> None:
+    """Take rank and host that a launcher of its own writes beside the message."""
+    if not isinstance(data, Mapping):
+        return
+    rank, local = data.get("rank", data.get("global_rank")), data.get("local_rank")
+    event.rank = rank if event.rank is None and isinstance(rank, int) and not isinstance(rank, bool) else event.rank
+    event.local_rank = local if event.local_rank is None and isinstance(local, int) else event.local_rank
+    host = data.get("host") or data.get("hostname")
+    event.node = host if isinstance(host, str) and host else None
+
+
+def as_in_a_log(parsed: Parsed) -> Parsed:
+    """
+    Add what the traceback of an error file would give in the rank's own log, with ``data["error_file"]``: it may stand there alone.
+
+    Parameters
+    ----------
+    parsed : Parsed
+        As `parse_error_file` returns it.
+    """
+    from workbench.parse.job import parse_job
+
+    for event in parsed.events[:1]:
+        said = list(event.data["callstack_lines"])
+        if event.text not in said:
+            said += event.data["message"].splitlines()
+        found = parse_job([Line(number, text[:65_536]) for number, text in enumerate(said[-400:], 1)], file=event.file)
+        for one in [one for one in found.events if one.signature != "app-last-words"][:8]:
+            one.source, one.line, one.time, one.last = "torchelastic", None, event.time, event.time
+            one.rank, one.local_rank, one.node, one.attempt = event.rank, event.local_rank, event.node, event.attempt
+            one.data = {key: value for key, value in one.data.items() if key not in ("time_from", "not_after")}
+            one.data["error_file"] = True
+            parsed.events.append(one)
+    return parsed
 
 
 def _unwrap(data: Any) -> tuple[str, dict[str, Any], int | None]:

@@ -56,6 +56,7 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # programs that join their arguments with blanks and hand them to a shell at the other end
 _REMOTE_SHELLS = frozenset({"ssh", "rsh", "slogin", "gsissh", "autossh"})
 _left: list[subprocess.Popen[bytes]] = []  # killed and not dead: reaped when they are
+_leaving = threading.Lock()  # commands run in several threads: none may lose what another puts there
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,8 @@ def _end(process: subprocess.Popen[bytes]) -> bool:
         if stream is not None:
             stream.close()
     if not gone:
-        _left.append(process)
+        with _leaving:
+            _left.append(process)
     return gone
 
 
@@ -328,7 +330,8 @@ def run(
         With one of `ENDINGS`; output that came before a time-out is kept.
     """
     begun = time.monotonic()
-    _left[:] = [process for process in _left if process.poll() is None]
+    with _leaving:
+        _left[:] = [process for process in _left if process.poll() is None]
     whole = [*prefix, *argv]
     if prefix:
         passed = {"LC_ALL": "C"} | dict(env or {})
@@ -381,7 +384,8 @@ def _tidied(process: subprocess.Popen[bytes]) -> bool:
         if stream is not None:
             stream.close()
     if not gone:
-        _left.append(process)
+        with _leaving:
+            _left.append(process)
     return gone
 
 

@@ -52,11 +52,31 @@ def place_context(incident: Evidence, windows: Windows | None = None) -> Context
 
 def correct_events(context: Context, records: Iterable[Event]) -> list[Event]:
     """Return copies of events under canonical names, with times of the common clock."""
-    events = normalise(context, records)
+    events = _once(normalise(context, records))
     anchor_uptimes(context, events)
     correct_local_time(context, events)
     bound_times(events)
     return events
+
+
+def _once(events: list[Event]) -> list[Event]:
+    """Leave out what an error file repeats of the rank's own log, which has it with the lines around it."""
+    logged: dict[tuple[str, str], set[int | None]] = defaultdict(set)
+
+    def what(event: Event) -> tuple[str, str]:
+        return event.signature, str(event.data.get("exception") or "").rsplit(".", 1)[
+            -1
+        ]  # an error file may leave the module out
+
+    for event in events:
+        if event.source in JOB_SOURCES and not event.data.get("error_file"):
+            logged[what(event)].add(event.rank)
+
+    def told(event: Event) -> bool:
+        ranks = logged.get(what(event), set())
+        return bool(ranks) and (event.rank is None or event.rank in ranks or None in ranks)
+
+    return [event for event in events if not (event.data.get("error_file") and told(event))]
 
 
 def normalise(context: Context, records: Iterable[Event], *, timed: bool = False) -> list[Event]:

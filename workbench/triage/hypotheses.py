@@ -26,6 +26,7 @@ def form_hypotheses(context: Context, groups: Sequence[Group]) -> list[Hypothesi
     for group in groups:
         merged.setdefault(_entity(context, group), []).append(group)
     _join_partial(context, merged)
+    _join_nameless(merged)
     hypotheses = []
     for members in merged.values():
         alive = [group for group in members if not group.dismissed]
@@ -47,6 +48,28 @@ def form_hypotheses(context: Context, groups: Sequence[Group]) -> list[Hypothesi
             continue
         hypotheses.append(_hypothesis(context, alive))
     return hypotheses
+
+
+_NAMELESS = 900.0  # seconds: a scheduler waits for a node (SlurmdTimeout, 300 s by default) before it gives it a name
+
+
+def _join_nameless(merged: dict[tuple[object, ...], list[Group]]) -> None:
+    """A lost node that one source does not name (the accounting of a job) is the one that another does, when only one is named."""
+    nameless = [key for key in merged if key == ("platform/node-lost", None, None)]
+    named = [
+        key
+        for key, groups in merged.items()
+        if key[0] == "platform/node-lost" and key not in nameless and any(not group.dismissed for group in groups)
+    ]
+    if not nameless or len(named) != 1:
+        return
+    first = {
+        key: min((group.first for group in merged[key] if group.first is not None and not group.dismissed), default=None)
+        for key in (*nameless, *named)
+    }
+    here, there = first[nameless[0]], first[named[0]]
+    if here is None or there is None or abs(here - there) <= _NAMELESS:
+        merged[named[0]] += merged.pop(nameless[0])
 
 
 def _join_partial(context: Context, merged: dict[tuple[object, ...], list[Group]]) -> None:
@@ -104,7 +127,9 @@ def _entity(context: Context, group: Group) -> tuple[object, ...]:
 def _hypothesis(context: Context, groups: list[Group]) -> Hypothesis:
     strong = max(group.score for group in groups)
     counted = [group for group in groups if group.score >= 0.4 * strong]
-    lead = min(counted, key=lambda g: (g.first is None, g.first or 0.0, g.events[0].order))
+    # of a lost node the line that names it says more than the accounting that came before
+    nameless = groups[0].cls == "platform/node-lost" and any(group.node for group in counted)
+    lead = min(counted, key=lambda g: (nameless and not g.node, g.first is None, g.first or 0.0, g.events[0].order))
     sources = {group.source for group in counted}
     score = min(0.99, strong + 0.04 * min(3, len(sources) - 1))
     events = _evidence(counted, lead)
@@ -214,9 +239,11 @@ def _only_rank(context: Context, hypothesis: Hypothesis) -> int | None:
     """
     Return the one rank of the node whose CUDA call failed, or that its agent saw die, within a minute of the GPU's fault.
 
-    Not one that ran on another GPU, as far as the indices tell; of a GPU that only its index names, the rank on that index.
+    Not one that ran on another GPU, as far as the indices tell; of a GPU that only its index names, the rank on that index. Indices tell
+    nothing of a part of a GPU (MIG): each process sees its part as the first device.
     """
-    own = hypothesis.gpu.index if hypothesis.gpu is not None else None
+    parted = any(event.data.get("mig") for event in hypothesis.evidence)
+    own = hypothesis.gpu.index if hypothesis.gpu is not None and not parted else None
     indices = {rank: gpu.index for rank, gpu in context.rank_gpu.items() if context.rank_node.get(rank) == hypothesis.node}
     if own is not None and hypothesis.gpu is not None and not hypothesis.gpu.pci and not hypothesis.gpu.uuid:
         there = [rank for rank, index in indices.items() if index == own]

@@ -70,7 +70,8 @@ def unify_names(context: Context) -> None:
     for pod, node in context.pod_node.items():
         context.alias[pod] = context.alias.get(node, node)
     for address, node in addresses_of([document.facts for document in incident.documents], incident.series, names).items():
-        context.alias.setdefault(address, context.alias.get(node, node))
+        if context.alias.get(address, address) == address:  # a line that names a machine by its address gives it no other name
+            context.alias[address] = context.alias.get(node, node)
 
 
 _NOWHERE = ("localhost", "localhost.localdomain")

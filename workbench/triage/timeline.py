@@ -313,13 +313,33 @@ def correct_local_time(context: Context, events: list[Event]) -> None:
                 event.data["utc_offset"] = offset
 
 
+_ENDED = ("elastic-failure", "torchelastic-root-cause", "torchelastic-failure")
+
+
+def _seen_to_end(event: Event, ends: dict[int, list[Event]]) -> float | None:
+    """Return when the agent of a rank saw it end, the first time after a moment; None when none did, or in another start of the job."""
+    seen = [
+        end.time
+        for end in (ends.get(event.rank, ()) if event.rank is not None else ())
+        if end.time is not None
+        and end.time >= float(event.data["not_before"]) - 1.0
+        and (event.attempt is None or end.attempt is None or event.attempt == end.attempt)
+    ]
+    return min(seen, default=None)
+
+
 def bound_times(events: list[Event]) -> None:
     """
     Give lines without a stamp of their own a time between the stamped lines around them.
 
     A traceback inherits the stamp of the line before it, which may be hours old in a log that was cut or is quiet; then the next
-    stamped line of the file is the better witness, and without one the time is not known.
+    stamped line of the file is the better witness, and without one the moment at which its agent saw the rank end (to the second).
+    Without that the time is not known.
     """
+    ends: dict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.signature in _ENDED and event.rank is not None and event.time is not None:
+            ends[event.rank].append(event)
     by_file: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         if event.source in (*JOB_SOURCES, "slurm") and event.line is not None:
@@ -348,4 +368,4 @@ def bound_times(events: list[Event]) -> None:
                     event.time = event.last = following
                 elif following is None and newest is not None and newest - event.time > 120.0:
                     event.data["not_before"] = event.time
-                    event.time = event.last = None
+                    event.time = event.last = _seen_to_end(event, ends)

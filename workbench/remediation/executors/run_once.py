@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ _MOST = 16 << 20  # bytes that a command may print to both files together; more 
 _LOOK = 0.2  # seconds between two looks at how much that is
 _boot = Path("/proc/sys/kernel/random/boot_id")
 _started: list[subprocess.Popen[bytes]] = []
+_starting = threading.Lock()  # two threads that start one each keep both
 
 
 def asked_now() -> dict[str, Any]:
@@ -49,18 +51,19 @@ def since_asked(asked: dict[str, Any]) -> float:
 
 def spawn(folder: Path) -> None:
     """Start `run_once` of a folder as a process of its own, which goes on when we end."""
-    _started[:] = [one for one in _started if one.poll() is None]
-    _started.append(
-        subprocess.Popen(
-            [sys.executable, "-m", __name__, str(folder)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd="/",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(one) for one in sys.path)},
+    with _starting:
+        _started[:] = [one for one in _started if one.poll() is None]
+        _started.append(
+            subprocess.Popen(
+                [sys.executable, "-m", __name__, str(folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(one) for one in sys.path)},
+            )
         )
-    )
 
 
 def held(folder: Path) -> bool:

@@ -36,6 +36,7 @@ RULES: tuple[Callable[[Context, Outcome], None], ...] = (
     gpu.pcie_floods,
     gpu.strangers,
     gpu.of_other_processes,
+    gpu.of_the_same_fault,
     gpu.whole_node,
     gpu.driver_hang_tasks,
     gpu.supports,

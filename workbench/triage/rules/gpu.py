@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 
 from workbench.model import Event
-from workbench.triage.context import Context, life_of, slot
+from workbench.triage.context import JOB_SOURCES, Context, life_of, slot
 from workbench.triage.groups import Group
 from workbench.triage.rules.outcome import Outcome
 
@@ -15,6 +15,7 @@ __all__ = [
     "gone_after_a_trap",
     "pcie_floods",
     "of_other_processes",
+    "of_the_same_fault",
     "remap_without_harm",
     "repeated_faults",
     "strangers",
@@ -27,6 +28,7 @@ _OF_ITSELF = ("user/gpu-oom", "user/host-oom", "user/exception", "user/config", 
 # Graphics SM Warp Exception on (GPC 2, TPC 1, SM 0): Illegal Instruction Encoding
 _UNIT = re.compile(r"\((GPC \d+, TPC \d+), SM \d+\)")
 _AFTER_A_TRAP = 1800.0  # seconds within which a GPU that cannot be initialised belongs to the trap before it
+_SHOWN = 300.0  # seconds after a line within which a monitor's condition is of that line; they read every few seconds to minutes
 _FLOOD = 20  # corrected errors in the job's window that are more than weather (single ones occur on healthy machines)
 
 
@@ -220,9 +222,11 @@ def of_other_processes(context: Context, outcome: Outcome) -> None:
     An error that ends one process on one GPU (Xid 94, 13, 31) is not what ended a job that met no error of a GPU.
 
     The process it hits gets a CUDA error or dies; a job on that node whose ranks say nothing of either, and that has an error of its
-    own logic, shares the node with whoever it hit.
+    own logic, shares the node with whoever it hit. So does one of which all ranks of the node spoke later, of anything but a GPU.
     """
     for group in outcome.alive("xid-94", "xid-63", "xid-13", "xid-31"):
+        if group.source != "kernel" or _met_by_the_job(context, group):
+            continue
         own = [
             other
             for other in outcome.alive("python-", "py-")
@@ -232,20 +236,73 @@ def of_other_processes(context: Context, outcome: Outcome) -> None:
             and _named(other)
             and other.rank is not None
         ]
-        if group.source != "kernel" or not own:
+        if own:
+            group.lower(0.3, f"no process of the job met an error of a GPU, and rank {own[0].rank} failed of its own program")
+        elif group.signature in ("xid-13", "xid-31") and _all_spoke(context, group):
+            group.lower(0.3, f"no process of the job on {group.node} met an error of a GPU, and all of them spoke after it")
+
+
+def _met_by_the_job(context: Context, group: Group) -> bool:
+    """Tell whether the job says anything of a GPU on that node, or a process of it was killed there."""
+    return any(
+        event.node in (None, group.node)
+        and (
+            event.signature.startswith(_OF_THE_GPU)
+            or "CUDA" in event.text
+            or (event.source in ("launcher", "torchelastic") and event.code in _KILLED)
+        )
+        for event in context.events
+        if event.source not in ("kernel", "metrics", "kubernetes")
+    )
+
+
+def _all_spoke(context: Context, group: Group) -> bool:
+    """Tell whether every rank of a node (or some process there, where none is known) told an error after a group of other pids."""
+    if group.first is None or any(
+        event.pid is not None and (group.node, event.pid) in context.pid_rank for event in group.events
+    ):
+        return False
+    told = [
+        event
+        for event in context.events
+        if event.source in JOB_SOURCES
+        and event.node == group.node
+        and event.time is not None
+        and event.time >= group.first
+        and context.role(event) in ("cause", "symptom")
+        and context.weight(event) > 0
+    ]
+    return bool(told) and set(context.ranks_of(str(group.node))) <= {event.rank for event in told}
+
+
+def of_the_same_fault(context: Context, outcome: Outcome) -> None:
+    """
+    What a condition says of an Xid is the line of the kernel log again: it weighs no more than that line does.
+
+    A monitor reads that log and shows its last entry until somebody takes it away (node-problem-detector, problem daemons).
+    """
+    lines: dict[tuple[str | None, int | None], list[Group]] = defaultdict(list)
+    for group in outcome.groups:
+        if group.source == "kernel" and group.events[0].code is not None:
+            lines[group.node, group.events[0].code].append(group)
+    for group in outcome.alive("xid-"):
+        first = group.events[0]
+        if group.source != "kubernetes" or group.first is None:
             continue
-        if any(
-            event.node in (None, group.node)
-            and (
-                event.signature.startswith(_OF_THE_GPU)
-                or "CUDA" in event.text
-                or (event.source in ("launcher", "torchelastic") and event.code in _KILLED)
-            )
-            for event in context.events
-            if event.source != "kernel"
-        ):
+        same = [
+            one
+            for one in lines[group.node, first.code]
+            if one.last is not None
+            and -5.0 <= group.first - one.last <= _SHOWN
+            and not (one.gpu and group.gpu and one.gpu.pci and group.gpu.pci and slot(one.gpu.pci) != slot(group.gpu.pci))
+        ]
+        if not same:
             continue
-        group.lower(0.3, f"no process of the job met an error of a GPU, and rank {own[0].rank} failed of its own program")
+        best = max(same, key=lambda one: one.score)
+        if best.dismissed:
+            group.dismiss(f"the kernel log has the same: {best.dismissed}")
+        elif best.factor < group.factor:
+            group.factor, group.notes = best.factor, [*group.notes, *best.notes]
 
 
 def _named(group: Group) -> bool:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 from workbench.model import Event, Hypothesis
-from workbench.triage.context import Context
+from workbench.triage.context import JOB_SOURCES, Context
 from workbench.triage.groups import Group
 from workbench.triage.rules.outcome import Outcome
 
@@ -163,6 +163,18 @@ def hangs(context: Context, outcome: Outcome) -> None:
         and group.cls not in ("unknown", "user/hang")
         and not group.signature.startswith(("watchdog-", "fr-", "stack-"))
     ]
+    own = [
+        group
+        for group in outcome.alive()
+        if group.cls == "user/hang" and group.rank == rank and group.source in JOB_SOURCES and group.weight >= 0.6
+    ]
+    if own:  # it says itself what it does instead
+        for group in own:
+            group.weight = min(0.97, group.weight + 0.1)
+            group.notes.append(f"rank {rank} is the one that the others wait for")
+        for group in explained:
+            group.lower(0.5, f"rank {rank} itself says why it does not go on")
+        return
     for group in explained:
         group.notes.append(f"rank {rank}, which never entered the collective, is the one it happened to")
         group.weight = min(0.97, group.weight + 0.1)
