@@ -296,3 +296,46 @@ def test_the_lost_node_of_an_accounting_without_names_is_the_one_that_the_contro
     )
     assert (said.cls, said.node) == ("platform/node-lost", "gpu-b")
     assert "gpu-b" in said.evidence.iloc[0]["text"]
+
+
+def test_the_first_of_the_ranks_that_ran_into_a_disk_of_their_node(tmp_path: Path) -> None:
+    eio = [
+        f"2025-07-17 16:15:{second},000 ERROR trainer rank {rank} OSError: [Errno 5] Input/output error: '/cache/shard-{rank}'"
+        for second, rank in ((31, 2), (34, 1))
+    ]
+    said = verdict(
+        tmp_path,
+        {
+            "logs/job.log": "\n".join(
+                [placed(0, 0, node="gpu-b"), placed(1, 0), placed(2, 1), placed(3, 1, node="gpu-b"), STEPS, *eio]
+            ),
+            "kernel/gpu-a.log": UP
+            + "\n2025-07-17T16:15:02+00:00 gpu-a kernel: nvme nvme1: controller is down; will reset: CSTS=0xffffffff, "
+            "PCI_STATUS=0xffff\n2025-07-17T16:15:30+00:00 gpu-a kernel: nvme nvme1: Disabling device after reset failure: -19",
+        },
+    )
+    assert (said.cls, said.node, said.rank) == ("hardware/host", "gpu-a", 2)
+
+
+def test_a_gpu_that_calculates_wrongly_explains_nan_on_every_node(tmp_path: Path) -> None:
+    table = """Successfully ran diagnostic for group.
++---------------------------+------------------------------------------------+
+| Diagnostic                | Result                                         |
++===========================+================================================+
+|-----  Hardware  ----------+------------------------------------------------|
+| GPU Memory                | Pass - All                                     |
+| Diagnostic                | Fail - GPU: 1                                  |
+| Targeted Stress           | Pass - All                                     |
++---------------------------+------------------------------------------------+"""
+    nan = [f"[rank{rank}]: FloatingPointError: non-finite gradient at step 900" for rank in range(4)]
+    said = verdict(
+        tmp_path,
+        {
+            "logs/job.log": "\n".join(
+                [*(placed(rank, rank % 2, node="gpu-a" if rank < 2 else "gpu-b") for rank in range(4)), STEPS, *nan]
+            ),
+            "kernel/gpu-a.log": UP,
+            "smi/gpu-a-dcgmi-diag.txt": table,
+        },
+    )
+    assert (said.cause, said.node, said.rank) == ("hardware", "gpu-a", 1)

@@ -29,7 +29,7 @@ def consequences(context: Context, outcome: Outcome) -> None:
 
     Each row of the table says which signatures explain which, how near they must be, and for how long afterwards.
     """
-    met: dict[int, set[int]] = {}
+    met: dict[int, list[Group]] = {}
     for causes, effects, where, within, why in _rows():
         sure = [group for group in outcome.alive(*causes) if group.score >= _SURE]
         if not sure:
@@ -39,13 +39,18 @@ def consequences(context: Context, outcome: Outcome) -> None:
             if cause is not None:
                 effect.lower(_LEFT, f"{why} ({cause.signature})")
                 if effect.rank is not None and effect.node == cause.node:
-                    met.setdefault(id(cause), set()).add(effect.rank)
+                    met.setdefault(id(cause), []).append(effect)
                 for event in effect.events:
                     event.data["supports"] = cause.signature
     for group in outcome.alive():
-        ranks = met.get(id(group), set())
-        if group.rank is None and group.gpu is None and len(ranks) == 1 and not group.whole_node:
-            group.rank = next(iter(ranks))  # the one rank that ran into what failed on its node
+        ran_into = met.get(id(group), [])
+        ranks = {effect.rank for effect in ran_into}
+        if group.rank is not None or group.gpu is not None or group.whole_node or not ran_into:
+            continue
+        timed = [effect for effect in ran_into if effect.first is not None]
+        if len(ranks) == 1 or len(timed) == len(ran_into):
+            # the one rank that ran into what failed on its node, or the first
+            group.rank = min(ran_into, key=lambda effect: effect.first or 0.0).rank
 
 
 def _near(cause: Group, effect: Group, where: str, within: float) -> bool:
