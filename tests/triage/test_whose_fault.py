@@ -119,20 +119,23 @@ def test_a_quiet_rank_of_a_shared_log_failed_where_its_lines_stand(tmp_path: Pat
     assert (said.cls, said.node, said.rank) == ("hardware/gpu-memory", "gpu-a", 2)
 
 
-def test_a_worker_that_its_launcher_names_by_address_is_of_the_job(tmp_path: Path) -> None:
-    """Ray puts the node's address in front of each line; Kubernetes says whose it is."""
+@pytest.mark.parametrize("told", [True, False])
+def test_a_worker_that_its_launcher_names_by_address_is_of_the_job(tmp_path: Path, told: bool) -> None:
+    """Ray puts the node's address in front of each line; Kubernetes says whose it is, or the rank itself where it runs."""
     node = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": "gpu-a"},
-        "status": {"addresses": [{"type": "InternalIP", "address": "10.1.2.3"}, {"type": "Hostname", "address": "gpu-a"}]},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": "10.1.2.3"}, {"type": "Hostname", "address": "gpu-a"}] if told else []
+        },
     }
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "grpo-worker-0", "labels": {"training.kubeflow.org/job-name": "grpo"}},
         "spec": {"nodeName": "gpu-a", "containers": [{"name": "trainer"}]},
-        "status": {"phase": "Failed", "hostIP": "10.1.2.3"},
+        "status": {"phase": "Failed"} | ({"hostIP": "10.1.2.3"} if told else {}),
     }
     ray = "(RayTrainWorker pid=77, ip=10.1.2.3) "
     lines = [

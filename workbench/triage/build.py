@@ -97,8 +97,11 @@ def normalise(context: Context, records: Iterable[Event], *, timed: bool = False
         if event.node is None and event.source in JOB_SOURCES and "[pod/" in event.text:
             pod = re.match(r"\[pod/([\w.-]+)", event.text)
             event.node = context.pod_node.get(pod[1]) if pod else None
-        if event.node is None and event.rank is not None:
-            event.node = context.rank_node.get(event.rank)
+        nameless = event.node is None or (event.source in JOB_SOURCES and _ADDRESS.fullmatch(event.node))
+        if (
+            nameless and event.rank is not None
+        ):  # where the rank says that it runs is a name; an address that nobody knows is none
+            event.node = context.rank_node.get(event.rank) or event.node
         if event.node is None and context.sole_node is not None:
             event.node = context.sole_node
         number = event.data.get("rm_gpu")  # the driver's own number of the device: a label, where no other source has one
@@ -241,6 +244,7 @@ def derive(context: Context) -> None:
     context.events = coalesce(context, [*context.events, *fresh, *normalise(context, compared, timed=True)])
 
 
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}")
 _SCRAPES = 90.0  # seconds within which a gauge shows what the kernel log has: exporters are asked every 15 to 60 s
 
 
