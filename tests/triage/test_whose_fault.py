@@ -342,3 +342,106 @@ def test_a_gpu_that_calculates_wrongly_explains_nan_on_every_node(tmp_path: Path
         },
     )
     assert (said.cause, said.node, said.rank) == ("hardware", "gpu-a", 1)
+
+
+def agent(node: str, rank: int, local: int, second: int) -> str:
+    return "\n".join(
+        [
+            "Root Cause (first observed failure):",
+            "[0]:",
+            f"  time      : 2025-07-17_16:25:{second:02d}",
+            f"  host      : {node}",
+            f"  rank      : {rank} (local_rank: {local})",
+            "  exitcode  : -6 (pid: 4242)",
+            "  error_file: <N/A>",
+            "  traceback : Signal 6 (SIGABRT) received by PID 4242",
+            "=" * 60,
+        ]
+    )
+
+
+def test_a_rank_that_never_spoke_is_where_its_block_is(tmp_path: Path) -> None:
+    """Rank 2 of 16 wrote nothing; two agents' words tell the blocks, so that the GPU that hangs is its."""
+    files = {f"logs/rank-{rank:03d}.log": timeout(rank, "16:25:01.100") for rank in range(16) if rank != 2}
+    files |= {
+        "logs/torchrun-gpu-a.log": agent("gpu-a", 5, 5, 3),
+        "logs/torchrun-gpu-b.log": agent("gpu-b", 8, 0, 4),
+        "kernel/gpu-a.log": UP
+        + "\n"
+        + xid(
+            "52:00): 119, pid=2074298, name=python, Timeout after 45s of waiting for RPC response from GPU2 GSP! Expected function 76"
+        ),
+        "metrics/gpu-a.prom": "# TYPE DCGM_FI_DEV_GPU_TEMP gauge\n"
+        + "\n".join(
+            f'DCGM_FI_DEV_GPU_TEMP{{gpu="{index}",UUID="GPU-0000000{index}-0000-4000-8000-000000000000",pci_bus_id="00000000:{bus}:00.0",Hostname="gpu-a"}} 50 1752768000000'
+            for index, bus in enumerate(("19", "3B", "52", "5D", "9A", "AB", "BA", "CB"))
+        ),
+    }
+    said = verdict(tmp_path, files)
+    assert (said.cls, said.node, said.rank) == ("driver/hang", "gpu-a", 2)
+
+
+def test_a_file_is_named_after_its_node_and_what_it_holds(tmp_path: Path) -> None:
+    """The event log of the board, kept as `NODE-sel-elist.txt`, is of that node: its power supplies are why it was lost."""
+    said = verdict(
+        tmp_path,
+        {
+            "sacct.txt": "JobID|JobName|User|Partition|State|ExitCode|DerivedExitCode|Start|End|Elapsed|NNodes|NodeList\n"
+            "4711|llm|u1|gpu|NODE_FAIL|1:0|0:0|2025-07-17T16:00:00|2025-07-17T16:15:26|00:15:26|2|gpu-[a-b]",
+            "logs/slurmctld.log": "[2025-07-17T16:17:05.020] error: Nodes gpu-b not responding, setting DOWN",
+            "logs/rank-0.log": placed(0, 0) + "\n" + STEPS,
+            "bmc/gpu-b-sel-elist.txt": "  73 | 07/17/25 | 16:14:01 UTC | Power Supply PSU3 Status | Failure detected () | Asserted\n"
+            "  75 | 07/17/25 | 16:15:05 UTC | Power Supply PSU5 Status | Failure detected () | Asserted\n"
+            "  77 | 07/17/25 | 16:15:06 UTC | Power Unit Pwr Unit Status | Power off/down | Asserted",
+        },
+    )
+    assert (said.cls, said.node) == ("hardware/thermal-power", "gpu-b")
+
+
+def test_a_result_that_does_not_come_again_is_the_gpu_s(tmp_path: Path) -> None:
+    """Megatron without names in its lines; what comes after the first proof on the same GPU is not the model's either."""
+    rerun = "1: ERROR:megatron.core.rerun_state_machine:"
+    said = verdict(
+        tmp_path,
+        {
+            "logs/gpu-a.log": "\n".join(
+                [
+                    *("0: " + line for line in STEPS.splitlines()),
+                    "1: [2025-07-17 16:00:00] INFO: rank 1 device cuda:1 GPU-129f520e-b61d-5843-ce33-886b0c1dfe4c pci 0000:d1:00.0 host gpu-a",
+                    rerun
+                    + "Unexpected result nan on rank 1 at iteration #764 invocation #3 (message='found NaN in local forward loss calculation')",
+                    rerun + "Possible transient error!",
+                    rerun + "Unexpected result 8.23e+11 on rank 1 at iteration #766 invocation #1 (message='spiky loss')",
+                    rerun + "Need to rerun on a different GPU to verify correctness",
+                ]
+            ),
+        },
+    )
+    assert (said.cls, said.node, said.rank) == ("hardware/sdc", "gpu-a", 1)
+    assert said.gpu is not None
+    assert said.gpu.pci == "0000:d1:00.0"
+
+
+def test_an_exception_without_a_rank_is_of_the_one_that_was_waited_for(tmp_path: Path) -> None:
+    """pdsh says the node alone; of all ranks there, one reports no time-out."""
+    head = "2025-07-17 16:14:55,000 INFO trainer gpu-b"
+    ends = [f"gpu-{'a' if rank < 2 else 'b'}: " + timeout(rank, f"16:45:0{rank}.100") for rank in (0, 1, 2)]
+    raised = ["Traceback (most recent call last):", '  File "/workspace/finetune.py", line 290, in <module>', "KeyError: 'image'"]
+    said = verdict(
+        tmp_path,
+        {
+            "logs/job.log": "\n".join(
+                [
+                    *(
+                        f"gpu-{'a' if rank < 2 else 'b'}: " + placed(rank, rank % 2, node=f"gpu-{'a' if rank < 2 else 'b'}")
+                        for rank in range(4)
+                    ),
+                    *("gpu-a: " + line for line in STEPS.splitlines()),
+                    f"gpu-b: {head}",
+                    *(f"gpu-b: {line}" for line in raised),
+                    *ends,
+                ]
+            ),
+        },
+    )
+    assert (said.cls, said.node, said.rank) == ("user/exception", "gpu-b", 3)

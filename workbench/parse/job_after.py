@@ -162,11 +162,14 @@ def _first_crash(job: JobState) -> None:
 def _reruns(job: JobState) -> None:
     """Megatron ran a suspicious step again: its conclusion says what the first unexpected result of that rank was."""
     rows = job.matcher.rows
+    right = {event.rank for event in job.parsed.events if event.signature == "megatron-result-correct"}
     for event in job.parsed.events:
         if not event.signature.startswith("megatron-sdc-"):
             continue
         for other in job.parsed.events:
-            same = other.rank == event.rank and event.rank is not None and (other.line or 0) < (event.line or 0)
+            before = (other.line or 0) < (event.line or 0)
+            # what comes after it on the same GPU is not decided yet, but that GPU has computed wrongly before
+            same = other.rank == event.rank and event.rank is not None and (before or event.rank not in right)
             if same and other.signature == "megatron-unexpected-result" and other.cls is None:
                 other.cls, other.weight = rows[event.signature].cls, event.weight or rows[event.signature].weight
                 other.node, other.gpu, other.data["at_fault"] = event.node, event.gpu, "gpu"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from workbench.model import Gpu, Placement
-from workbench.parse.ids import pci
+from workbench.parse.ids import pci, uuid
 from workbench.parse.prefix import Prefix
 from workbench.parse.traceback import Raised, Tracebacks
 
@@ -65,6 +65,9 @@ _VISIBLE = re.compile(r"CUDA_VISIBLE_DEVICES['\"]?\s?[=:]\s?['\"\[]?(\d{1,3}(?:,
 _BUS = re.compile(
     r"\bpci(?:[-_ ]?(?:bus[-_ ]?id|address))?\b\s?[=:]?\s?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\b", re.I
 )
+# rank 14 device cuda:6 GPU-129f520e-b61d-5843-ce33-886b0c1dfe4c pci 0000:d1:00.0 host gpu-a05
+_OWN = re.compile(r"\brank[ =:]{1,2}(\d{1,6})\b.{0,80}?\b(?:device|cuda|gpu)[ =:]{1,2}(?:cuda:)?(\d{1,2})\b")
+_HOST = re.compile(r"\b(?:host|hostname|node)[ =:]{1,2}([A-Za-z][\w.-]*)")
 # initializing process group backend=gloo world=8 local_rank=1 pid=11164 | RANK=3 LOCAL_RANK=3 WORLD_SIZE=16 MASTER_ADDR=node-a
 _PAIR = re.compile(
     r"\b(global_rank|local_rank|rank|world_size|world|pid|host|hostname|node|device|cuda)\b['\"]?\s?[=:]\s?['\"]?(?:cuda:)?([\w.-]+)",
@@ -187,6 +190,14 @@ def placement(head: Prefix, node: str | None) -> Placement | None:
             time=head.time,
             origin="launcher-line",
         )
+    if ("GPU-" in text or "pci" in text.lower()) and "rror" not in text and (found := _OWN.search(text)):
+        known = _device(text, found[2], sure=False)
+        gpu = Gpu(known.index if known else None, uuid(text), known.pci if known else None)
+        host = _HOST.search(text)
+        if gpu.uuid or gpu.pci:
+            return Placement(
+                int(found[1]), host[1] if host else head.node or node, None, gpu, head.pid, time=head.time, origin="launcher-line"
+            )
     return None
 
 

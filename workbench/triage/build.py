@@ -55,7 +55,7 @@ def correct_events(context: Context, records: Iterable[Event]) -> list[Event]:
     events = _once(normalise(context, records))
     anchor_uptimes(context, events)
     correct_local_time(context, events)
-    bound_times(events)
+    bound_times(events, max((row[0] for row in context.progress), default=None))
     return events
 
 

@@ -16,7 +16,7 @@ __all__ = ["anchor", "first_of_kind", "form_hypotheses", "rank_hypotheses"]
 ANCHOR = 0.3  # below this a hypothesis is mentioned, never the verdict
 LATE_COST = 0.35  # what coming later than a rival costs at most: an early generic error beats a late specific one
 _ANOTHER_JOB = 6 * 3600.0
-_OF_A_GPU = ("hardware/gpu", "hardware/nvlink", "hardware/pcie", "driver/hang")
+_OF_A_GPU = ("hardware/gpu", "hardware/nvlink", "hardware/pcie", "hardware/sdc", "driver/hang")
 _BY_ENTITY = ("hardware/", "driver/", "platform/node-lost")
 
 

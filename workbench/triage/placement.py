@@ -67,11 +67,30 @@ def unify_names(context: Context) -> None:
         else:
             context.alias.setdefault(short, name)
     _name_localhost(context)
+    _name_files(context)
     for pod, node in context.pod_node.items():
         context.alias[pod] = context.alias.get(node, node)
     for address, node in addresses_of([document.facts for document in incident.documents], incident.series, names).items():
         if context.alias.get(address, address) == address:  # a line that names a machine by its address gives it no other name
             context.alias[address] = context.alias.get(node, node)
+
+
+_WORDS = re.compile(r"[-_.][A-Za-z][A-Za-z_.-]*$")
+
+
+def _name_files(context: Context) -> None:
+    """A file is often named after the node and what it holds (``node-7-sel-elist.txt``): the node is the part that other sources name."""
+    incident = context.incident
+    sure = {name for job in incident.jobs for name in job.nodes}
+    sure |= {one.node for one in incident.series[:20000] if one.node} | {
+        one.node for one in incident.condition_records if one.node
+    }
+    sure |= {one.node for one in incident.placement_records if one.node}
+    for name in {document.node for document in incident.documents if document.node} - sure:
+        owners = [one for one in sure if name.startswith(one) and _WORDS.fullmatch(name[len(one) :])]
+        if owners:
+            owner = max(owners, key=len)
+            context.alias[name] = context.alias.get(owner, owner)
 
 
 _NOWHERE = ("localhost", "localhost.localdomain")
@@ -239,6 +258,7 @@ def place_ranks(context: Context) -> None:
             have = context.rank_gpu.get(rank)
             if have is None or (have.pci is None and gpu.pci):
                 context.rank_gpu[rank] = gpu
+    _fill_blocks(context)
     for rank, local in context.rank_local.items():
         home = context.rank_node.get(rank)
         if rank not in context.rank_gpu and home:
@@ -258,6 +278,58 @@ def place_ranks(context: Context) -> None:
     context.job_nodes |= set(context.rank_node.values())
     if not context.world_size and context.rank_node:
         context.world_size = max(context.rank_node) + 1
+
+
+_USUAL = 8  # GPUs of the usual node: a larger distance of two blocks may be a node that says nothing
+
+
+def _fill_blocks(context: Context) -> None:
+    """
+    Place ranks that nothing places, where all others lie in blocks of one size, a node each: launchers number them so.
+
+    A rank that died before it said a word, or whose log is lost, is often the very one that is looked for. Where few ranks are placed, an
+    agent's words for them (``rank 21 (local_rank: 5)``) tell where each node's block begins.
+    """
+    home = _blocks(context)
+    if not home:
+        return
+    each = len(home[1])
+    counted = all(local == rank % each for rank, local in context.rank_local.items())
+    for number, node in enumerate(home[0]):
+        for rank in range(number * each, (number + 1) * each):
+            if rank not in context.rank_node:
+                context.rank_node[rank] = node
+                if counted and context.rank_local:
+                    context.rank_local[rank] = rank % each
+
+
+def _blocks(context: Context) -> tuple[list[str], range] | None:
+    """Return the nodes in the order of their blocks, and the first block; None when the placed ranks do not lie so."""
+    nodes = set(context.rank_node.values())
+    if len(nodes) < 2:
+        return None
+    begins = {(rank - local, context.rank_node[rank]) for rank, local in context.rank_local.items() if rank in context.rank_node}
+    size = context.world_size or 0
+    if len(begins) == len(nodes) == len({begin for begin, _ in begins}):
+        firsts = sorted(begin for begin, _ in begins)
+        each = firsts[1] - firsts[0]
+        if firsts != list(range(0, each * len(nodes), each)):
+            return None
+    elif size and size % len(nodes) == 0:
+        each = size // len(nodes)
+    else:
+        return None
+    declared = {context.node(name) or name for job in context.incident.jobs for name in job.nodes}
+    if not declared <= nodes or not (size or declared or each <= _USUAL):
+        return None  # a node between them may have no rank that is placed: then their distance is no size
+    if (size and size != each * len(nodes)) or max(context.rank_node) >= each * len(nodes):
+        return None
+    owners: dict[int, set[str]] = {}
+    for rank, node in context.rank_node.items():
+        owners.setdefault(rank // each, set()).add(node)
+    if len(owners) != len(nodes) or any(len(names) > 1 for names in owners.values()):
+        return None
+    return [next(iter(owners[number])) for number in range(len(nodes))], range(each)
 
 
 def _own_gpus(context: Context, given: dict[str, Assigned]) -> Callable[[int, str | None], Assigned | None]:

@@ -328,13 +328,13 @@ def _seen_to_end(event: Event, ends: dict[int, list[Event]]) -> float | None:
     return min(seen, default=None)
 
 
-def bound_times(events: list[Event]) -> None:
+def bound_times(events: list[Event], latest: float | None = None) -> None:
     """
     Give lines without a stamp of their own a time between the stamped lines around them.
 
     A traceback inherits the stamp of the line before it, which may be hours old in a log that was cut or is quiet; then the next
     stamped line of the file is the better witness, and without one the moment at which its agent saw the rank end (to the second).
-    Without that the time is not known.
+    Without that the time is not known. `latest` is the time of the job's last step.
     """
     ends: dict[int, list[Event]] = defaultdict(list)
     for event in events:
@@ -350,8 +350,9 @@ def bound_times(events: list[Event]) -> None:
             for event in events
             if event.source in JOB_SOURCES and event.time is not None and not event.data.get("time_from")
         ),
-        default=None,
+        default=latest,
     )
+    newest = newest if newest is None or latest is None else max(newest, latest)
     for rows in by_file.values():
         rows.sort(key=lambda event: event.line or 0, reverse=True)
         following: float | None = None

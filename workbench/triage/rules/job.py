@@ -180,7 +180,7 @@ def hangs(context: Context, outcome: Outcome) -> None:
         group.weight = min(0.97, group.weight + 0.1)
         if (
             group.rank is None
-            and group.gpu is not None
+            and (group.gpu is not None or (group.source in JOB_SOURCES and group.signature.startswith(("python-", "py-"))))
             and not group.whole_node
             and context.rank_on(group.node, group.gpu) is None
         ):
