@@ -350,7 +350,7 @@ def _emit(
     if row.layer == "noise":
         job.noise[row.id] = job.noise.get(row.id, 0) + 1
         return
-    if row.id in ("number-lost", "kernel-line"):
+    if row.id in ("number-lost", "number-lost-words", "kernel-line"):
         return  # it is there so that the scanner keeps such lines; `_progress` and `Quoted` judge them
     if row.id in SOFT:
         if row.id != "py-builtin-exception" or quiet or head.level not in ("ERROR", "CRITICAL"):
