@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from workbench.model import Line
 from workbench.parse.job_state import JobState, add
@@ -23,12 +24,22 @@ def _lost(job: JobState, line: Line, head: Prefix, moment: float | None, step: S
     if step.loss is None or head.level in ("ERROR", "CRITICAL"):
         return
     if math.isfinite(step.loss):
-        for event in job.parsed.events:
-            if event.signature == "loss-nan" and event.rank == head.rank and event.data.get("warned"):
-                event.role, event.data["handled"] = "context", True
+        _take_back(job, "loss-nan", head.rank)
         return
-    data = {"loss": str(step.loss), "step": step.step} | ({"warned": True} if head.level == "WARNING" else {})
+    data: dict[str, Any] = {"loss": str(step.loss), "step": step.step}
+    if head.level == "WARNING":
+        data["warned"] = True
+        job.doubtful.add(("loss-nan", head.rank))
     add(job, job.matcher.rows["loss-nan"], line.no, line.text, head, moment, data)
+
+
+def _take_back(job: JobState, signature: str, rank: int | None) -> None:
+    if (signature, rank) not in job.doubtful:
+        return  # each step comes by here: the events are looked through when there is one to be found
+    job.doubtful.discard((signature, rank))
+    for event in job.parsed.events:
+        if event.signature == signature and event.rank == rank and (signature != "loss-nan" or event.data.get("warned")):
+            event.role, event.data["handled"] = "context", True
 
 
 def _norm(job: JobState, line: Line, head: Prefix, moment: float | None, step: Step) -> None:
@@ -39,9 +50,7 @@ def _norm(job: JobState, line: Line, head: Prefix, moment: float | None, step: S
         return
     if math.isfinite(step.norm):
         job.norms.pop(head.rank, None)
-        for event in job.parsed.events:
-            if event.signature == "grad-norm-nan" and event.rank == head.rank:
-                event.role, event.data["handled"] = "context", True
+        _take_back(job, "grad-norm-nan", head.rank)
         return
     first = job.norms.get(head.rank)
     if first is None:
@@ -49,4 +58,5 @@ def _norm(job: JobState, line: Line, head: Prefix, moment: float | None, step: S
         return
     job.norms[head.rank] = (*first[:4], first[4] + 1)
     if first[4] == 1:
+        job.doubtful.add(("grad-norm-nan", head.rank))
         add(job, job.matcher.rows["grad-norm-nan"], first[0], first[1], first[2], first[3], {"norm": str(step.norm)})

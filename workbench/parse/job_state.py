@@ -138,6 +138,9 @@ class JobState:
     quoted: Quoted = field(default_factory=Quoted)
     names: dict[str, str] = field(default_factory=dict)  # a launcher's name of a process's host → what the process calls it
     norms: dict[int | None, tuple[int, str, Prefix, float | None, int]] = field(default_factory=dict)
+    doubtful: set[tuple[str, int | None]] = field(
+        default_factory=set
+    )  # signature and rank of numbers that a later one may take back
     local_size: int | None = None  # ranks of one node
     meshes: list[tuple[int, int, Prefix, int]] = field(default_factory=list)  # size, rank, speaker and line of gloo's groups
     voices: dict[str, tuple[int, float | None]] = field(default_factory=dict)  # node or pod → the last of its lines, and when

@@ -64,9 +64,8 @@ def _once(events: list[Event]) -> list[Event]:
     logged: dict[tuple[str, str], set[int | None]] = defaultdict(set)
 
     def what(event: Event) -> tuple[str, str]:
-        return event.signature, str(event.data.get("exception") or "").rsplit(".", 1)[
-            -1
-        ]  # an error file may leave the module out
+        # an error file may leave the exception's module out
+        return event.signature, str(event.data.get("exception") or "").rsplit(".", 1)[-1]
 
     for event in events:
         if event.source in JOB_SOURCES and not event.data.get("error_file"):
@@ -98,9 +97,8 @@ def normalise(context: Context, records: Iterable[Event], *, timed: bool = False
             pod = re.match(r"\[pod/([\w.-]+)", event.text)
             event.node = context.pod_node.get(pod[1]) if pod else None
         nameless = event.node is None or (event.source in JOB_SOURCES and _ADDRESS.fullmatch(event.node))
-        if (
-            nameless and event.rank is not None
-        ):  # where the rank says that it runs is a name; an address that nobody knows is none
+        # where the rank says that it runs is a name; an address that nobody knows is none
+        if nameless and event.rank is not None:
             event.node = context.rank_node.get(event.rank) or event.node
         if event.node is None and context.sole_node is not None:
             event.node = context.sole_node

@@ -75,6 +75,7 @@ def unify_names(context: Context) -> None:
             context.alias[address] = context.alias.get(node, node)
 
 
+_CUT = re.compile(r"[-_.]")
 _WORDS = re.compile(r"[-_.][A-Za-z][A-Za-z_.-]*$")
 
 
@@ -87,9 +88,9 @@ def _name_files(context: Context) -> None:
     }
     sure |= {one.node for one in incident.placement_records if one.node}
     for name in {document.node for document in incident.documents if document.node} - sure:
-        owners = [one for one in sure if name.startswith(one) and _WORDS.fullmatch(name[len(one) :])]
-        if owners:
-            owner = max(owners, key=len)
+        heads = (name[: found.start()] for found in reversed(list(_CUT.finditer(name))))
+        owner = next((head for head in heads if head in sure and _WORDS.fullmatch(name[len(head) :])), None)
+        if owner:
             context.alias[name] = context.alias.get(owner, owner)
 
 

@@ -224,8 +224,16 @@ def of_other_processes(context: Context, outcome: Outcome) -> None:
     The process it hits gets a CUDA error or dies; a job on that node whose ranks say nothing of either, and that has an error of its
     own logic, shares the node with whoever it hit. So does one of which all ranks of the node spoke later, of anything but a GPU.
     """
-    for group in outcome.alive("xid-94", "xid-63", "xid-13", "xid-31"):
-        if group.source != "kernel" or _met_by_the_job(context, group):
+    groups = [group for group in outcome.alive("xid-94", "xid-63", "xid-13", "xid-31") if group.source == "kernel"]
+    if not groups:
+        return
+    met = _met_by_the_job(context)
+    told: dict[str | None, list[Event]] = defaultdict(list)
+    for event in context.events:
+        if event.source in JOB_SOURCES and event.time is not None and context.role(event) in ("cause", "symptom"):
+            told[event.node].append(event)
+    for group in groups:
+        if None in met or group.node in met:
             continue
         own = [
             other
@@ -238,41 +246,32 @@ def of_other_processes(context: Context, outcome: Outcome) -> None:
         ]
         if own:
             group.lower(0.3, f"no process of the job met an error of a GPU, and rank {own[0].rank} failed of its own program")
-        elif group.signature in ("xid-13", "xid-31") and _all_spoke(context, group):
+        elif group.signature in ("xid-13", "xid-31") and _all_spoke(context, group, told[group.node]):
             group.lower(0.3, f"no process of the job on {group.node} met an error of a GPU, and all of them spoke after it")
 
 
-def _met_by_the_job(context: Context, group: Group) -> bool:
-    """Tell whether the job says anything of a GPU on that node, or a process of it was killed there."""
-    return any(
-        event.node in (None, group.node)
+def _met_by_the_job(context: Context) -> set[str | None]:
+    """Return the nodes on which the job says anything of a GPU, or a process of it was killed; None for one that is not known."""
+    return {
+        event.node
+        for event in context.events
+        if event.source not in ("kernel", "metrics", "kubernetes")
         and (
             event.signature.startswith(_OF_THE_GPU)
             or "CUDA" in event.text
             or (event.source in ("launcher", "torchelastic") and event.code in _KILLED)
         )
-        for event in context.events
-        if event.source not in ("kernel", "metrics", "kubernetes")
-    )
+    }
 
 
-def _all_spoke(context: Context, group: Group) -> bool:
+def _all_spoke(context: Context, group: Group, told: list[Event]) -> bool:
     """Tell whether every rank of a node (or some process there, where none is known) told an error after a group of other pids."""
     if group.first is None or any(
         event.pid is not None and (group.node, event.pid) in context.pid_rank for event in group.events
     ):
         return False
-    told = [
-        event
-        for event in context.events
-        if event.source in JOB_SOURCES
-        and event.node == group.node
-        and event.time is not None
-        and event.time >= group.first
-        and context.role(event) in ("cause", "symptom")
-        and context.weight(event) > 0
-    ]
-    return bool(told) and set(context.ranks_of(str(group.node))) <= {event.rank for event in told}
+    later = [event for event in told if event.time is not None and event.time >= group.first and context.weight(event) > 0]
+    return bool(later) and set(context.ranks_of(str(group.node))) <= {event.rank for event in later}
 
 
 def of_the_same_fault(context: Context, outcome: Outcome) -> None:
