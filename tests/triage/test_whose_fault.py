@@ -445,3 +445,15 @@ def test_an_exception_without_a_rank_is_of_the_one_that_was_waited_for(tmp_path:
         },
     )
     assert (said.cls, said.node, said.rank) == ("user/exception", "gpu-b", 3)
+
+
+@pytest.mark.parametrize(("theirs", "own", "held"), [("66.13", "4.71 GiB", True), ("12.40", "64.00 GiB", False)])
+def test_memory_that_another_process_holds_is_not_the_job_s(tmp_path: Path, theirs: str, own: str, held: bool) -> None:
+    oom = (
+        "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.06 GiB. GPU 1 has a total capacity of 79.10 GiB of which "
+        f"2.25 GiB is free. Process 1877214 has {theirs} GiB memory in use. Including non-PyTorch memory, this process has {own} memory in use."
+    )
+    said = verdict(
+        tmp_path, {"logs/job.log": "\n".join([placed(0, 0), placed(1, 1), "[rank1]: Traceback (most recent call last):", oom])}
+    )
+    assert (said.cls, said.rank) == ("platform/scheduler" if held else "user/gpu-oom", 1)
